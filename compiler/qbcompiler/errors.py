@@ -1,0 +1,178 @@
+"""The typed errors that every stage raises.
+
+One class per stable code. Each carries ``code``, ``message``, ``details`` (layer, operator,
+sample, path, expected, got) and ``hint``, the way out. The command line maps a class to an
+exit code; the service puts the same code into its problem documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+__all__ = [
+    "ERROR_CLASSES",
+    "ArgumentError",
+    "CalibrationDataError",
+    "CalibrationMissingError",
+    "ConfigError",
+    "DeviceSchemeError",
+    "FormatError",
+    "InternalError",
+    "ModelLoadError",
+    "OutputWriteError",
+    "QbCompilerError",
+    "QuantizationError",
+    "ResourceLimitError",
+    "UnsupportedDynamicShapeError",
+    "UnsupportedOperatorError",
+]
+
+
+class QbCompilerError(Exception):
+    """Base of every error that the compiler raises on purpose.
+
+    Args:
+        message: one line for a person; names the culprit.
+        details: machine-readable facts (``layer``, ``operator``, ``sample``, ``path``,
+            ``expected``, ``got`` …); JSON-serialisable.
+        hint: what to do about it, one line, or None.
+    """
+
+    code: ClassVar[str] = "INTERNAL_ERROR"
+    exit_code: ClassVar[int] = 70
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        details: Mapping[str, Any] | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, Any] = dict(details or {})
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the error as the JSON object that the JSONL protocol and the service use."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "details": self.details,
+            "hint": self.hint,
+        }
+
+
+class ArgumentError(QbCompilerError):
+    """A command-line or keyword argument is missing, unknown or contradictory."""
+
+    code = "ARGUMENT_ERROR"
+    exit_code = 2
+
+
+class ModelLoadError(QbCompilerError):
+    """The source model cannot be read or is not a valid model."""
+
+    code = "MODEL_LOAD_ERROR"
+    exit_code = 3
+
+
+class UnsupportedOperatorError(QbCompilerError):
+    """Layers that the target device does not support, with offloading off."""
+
+    code = "UNSUPPORTED_OPERATOR"
+    exit_code = 3
+
+
+class UnsupportedDynamicShapeError(QbCompilerError):
+    """A dimension that cannot be bound at parse time."""
+
+    code = "UNSUPPORTED_DYNAMIC_SHAPE"
+    exit_code = 3
+
+
+class DeviceSchemeError(QbCompilerError):
+    """An unknown device, or an inference scheme that the device lacks."""
+
+    code = "DEVICE_SCHEME_ERROR"
+    exit_code = 2
+
+
+class ConfigError(QbCompilerError):
+    """A configuration file, preset or field is wrong."""
+
+    code = "CONFIG_ERROR"
+    exit_code = 2
+
+
+class CalibrationMissingError(QbCompilerError):
+    """Neither calibration data nor random calibration was given."""
+
+    code = "CALIBRATION_MISSING"
+    exit_code = 2
+
+
+class CalibrationDataError(QbCompilerError):
+    """The calibration data is wrong: shape, dtype, count, name, non-finite, corrupt."""
+
+    code = "CALIBRATION_DATA_ERROR"
+    exit_code = 3
+
+
+class QuantizationError(QbCompilerError):
+    """The model cannot be quantized as asked."""
+
+    code = "QUANTIZATION_ERROR"
+    exit_code = 3
+
+
+class OutputWriteError(QbCompilerError):
+    """An output file cannot be written: permission, full disk, missing folder."""
+
+    code = "OUTPUT_WRITE_ERROR"
+    exit_code = 4
+
+
+class ResourceLimitError(QbCompilerError):
+    """A bound on memory, time or size was met."""
+
+    code = "RESOURCE_LIMIT"
+    exit_code = 5
+
+
+class FormatError(QbCompilerError):
+    """An MBLT or MXQ file is truncated, altered, hostile or of a newer major version."""
+
+    code = "FORMAT_ERROR"
+    exit_code = 3
+
+
+class InternalError(QbCompilerError):
+    """A fault of ours."""
+
+    code = "INTERNAL_ERROR"
+    exit_code = 70
+
+
+ERROR_CLASSES: dict[str, type[QbCompilerError]] = {
+    cls.code: cls
+    for cls in (
+        ArgumentError,
+        ModelLoadError,
+        UnsupportedOperatorError,
+        UnsupportedDynamicShapeError,
+        DeviceSchemeError,
+        ConfigError,
+        CalibrationMissingError,
+        CalibrationDataError,
+        QuantizationError,
+        OutputWriteError,
+        ResourceLimitError,
+        FormatError,
+        InternalError,
+    )
+}
