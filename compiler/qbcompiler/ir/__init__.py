@@ -1,0 +1,27 @@
+"""The intermediate representation. Depends on NumPy only."""
+
+from .attrs import Attrs, NoAttrs
+from .graph import Graph, Node, Value
+from .quantized import IntGraph, IntLayer, IntValue, QuantParams
+from .text import dump
+from .types import Array, DType, TensorType
+from .verify import Stage, VerifyError, verify
+
+__all__ = [
+    "Array",
+    "Attrs",
+    "DType",
+    "Graph",
+    "IntGraph",
+    "IntLayer",
+    "IntValue",
+    "NoAttrs",
+    "Node",
+    "QuantParams",
+    "Stage",
+    "TensorType",
+    "Value",
+    "VerifyError",
+    "dump",
+    "verify",
+]
