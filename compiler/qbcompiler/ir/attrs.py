@@ -7,7 +7,6 @@ import math
 import types
 import typing
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Self
 
 __all__ = ["Attrs", "NoAttrs"]
@@ -54,9 +53,13 @@ class NoAttrs(Attrs):
     """For operators without attributes."""
 
 
-@lru_cache(maxsize=512)
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
 def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    if cls not in _HINTS:
+        _HINTS[cls] = typing.get_type_hints(cls)
+    return _HINTS[cls]
 
 
 def _plain(value: Any) -> Any:

@@ -239,7 +239,7 @@ class Graph:
         self.outputs = [keep if n == drop else n for n in self.outputs]
 
     def prune(self) -> int:
-        """Remove nodes and values that no output needs (graph inputs stay); return how many nodes."""
+        """Remove what no output needs (graph inputs stay); return the number of nodes gone."""
         live: set[str] = set()
         work = list(self.outputs)
         while work:

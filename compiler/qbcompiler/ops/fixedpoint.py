@@ -1,0 +1,109 @@
+"""The fixed-point arithmetic that every integer kernel shares.
+
+``x = s * (q - z)``; requantization follows the integer-only scheme of Jacob et al., "Quantization
+and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference" (CVPR 2018),
+with a 31-bit multiplier and one rounding shift in 64 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..ir import Array, QuantParams
+
+__all__ = [
+    "SCALE_BITS",
+    "fixed_multiplier",
+    "quantize",
+    "dequantize",
+    "requantize",
+    "rescale",
+    "round_scale",
+]
+
+SCALE_BITS = 12
+"""Significant bits of a scale: hides last-bit noise of float calibration."""
+
+Int64 = NDArray[np.int64]
+
+
+def round_scale(scale: float) -> float:
+    """Round a positive scale to float32 with :data:`SCALE_BITS` significant bits.
+
+    Zero, subnormal or non-finite input gives 1.0 (a tensor that is always zero has no scale).
+    """
+    if not math.isfinite(scale) or scale < 2.0**-100:
+        return 1.0
+    mantissa, exponent = math.frexp(scale)
+    return float(np.float32(math.ldexp(round(mantissa * (1 << SCALE_BITS)), exponent - SCALE_BITS)))
+
+
+def fixed_multiplier(real: ArrayLike) -> tuple[Int64, NDArray[np.int8]]:
+    """Return ``M`` in [2^30, 2^31) and ``r`` such that ``M / 2^r`` is nearest to ``real``.
+
+    Args:
+        real: non-negative finite multipliers, any shape. Zero gives ``M = 0, r = 31``.
+
+    Returns:
+        ``(M, r)``: int64 and int8 arrays of that shape. ``r`` is kept within [1, 62]: a
+        multiplier below 2^-32 would need more, rounds to nothing anyway and becomes ``M >> n``.
+
+    Raises:
+        ValueError: a multiplier is negative, not finite, or 2^30 or more.
+    """
+    values = np.asarray(real, dtype=np.float64)
+    if not np.all(np.isfinite(values)) or np.any(values < 0):
+        raise ValueError("multipliers must be finite and not negative")
+    mantissa, exponent = np.frexp(values)
+    m = np.rint(mantissa * float(1 << 31)).astype(np.int64)
+    over = m == (1 << 31)
+    m = np.where(over, m >> 1, m)
+    exponent = np.where(over, exponent + 1, exponent)
+    r = (31 - exponent).astype(np.int64)
+    r = np.where(m == 0, 31, r)
+    excess = np.maximum(r - 62, 0)
+    m = np.where(excess > 0, m >> np.minimum(excess, 62), m)
+    r = np.minimum(r, 62)
+    if np.any(r < 1):
+        raise ValueError("a multiplier of 2^30 or more has no fixed-point form")
+    return m, r.astype(np.int8)
+
+
+def rescale(acc: Array, m: ArrayLike, r: ArrayLike) -> Int64:
+    """Return ``(acc * M + 2^(r-1)) >> r`` in 64 bits; arguments broadcast.
+
+    ``acc * M`` must stay below 2^63: |acc| < 2^32 with the full 31-bit ``M``.
+    """
+    shift = np.asarray(r, dtype=np.int64)
+    half = np.left_shift(np.int64(1), shift - 1)
+    return np.right_shift(acc.astype(np.int64) * np.asarray(m, dtype=np.int64) + half, shift)
+
+
+def requantize(acc: Array, m: ArrayLike, r: ArrayLike, out: QuantParams) -> Array:
+    """Return ``clamp(z + ((acc * M + 2^(r-1)) >> r))`` in the output's storage type."""
+    q = rescale(acc, m, r)
+    q += out.zero_point
+    np.clip(q, out.qmin, out.qmax, out=q)
+    return q.astype(out.dtype.numpy)
+
+
+def quantize(x: Array, params: QuantParams) -> Array:
+    """Return ``clamp(round_half_even(x / s) + z, qmin, qmax)``.
+
+    The division is done in float64 on a float32 scale; NaN becomes the zero point.
+    """
+    scaled = np.asarray(x, dtype=np.float64) / params.scale_array(x.ndim).astype(np.float64)
+    q = np.rint(scaled) + params.zero_point
+    q = np.nan_to_num(q, nan=float(params.zero_point), posinf=params.qmax, neginf=params.qmin)
+    return np.clip(q, params.qmin, params.qmax).astype(params.dtype.numpy)
+
+
+def dequantize(q: Array, params: QuantParams) -> NDArray[np.float32]:
+    """Return ``s * (q - z)`` as float32."""
+    centred = q.astype(np.float32) - np.float32(params.zero_point)
+    result: NDArray[Any] = centred * params.scale_array(q.ndim)
+    return result.astype(np.float32)

@@ -1,0 +1,315 @@
+"""What an operator is: one ``OpSpec`` states everything about it, in one place.
+
+Attributes, shape rule, ONNX lowering and export (the float reference runs through the export
+in ONNX Runtime), quantization rule, integer kernel and sample cases. The protocols here are
+what the spec is given by the front end (``SourceNode``, ``Lowering``), by the exporter
+(``OnnxEmitter``), by the quantizer (``QuantContext``) and by the runtime (``Kernels``), so that
+``ops`` depends on ``ir`` alone.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ir import Array, Attrs, Graph, IntLayer, Node, QuantParams, TensorType, Value
+
+__all__ = [
+    "EXPORT_OPSET",
+    "Case",
+    "Kernels",
+    "Lowering",
+    "OnnxEmitter",
+    "OpSpec",
+    "QuantContext",
+    "QuantRule",
+    "Refusal",
+    "SourceNode",
+]
+
+EXPORT_OPSET = 21
+"""The ONNX opset that ``OpSpec.export`` writes."""
+
+A = TypeVar("A", bound=Attrs)
+
+
+# -- front end ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNode:
+    """An ONNX node as the front end hands it to a lowering.
+
+    Attributes:
+        name: the node's name (made up and unique where the model has none).
+        op_type, domain, version: operator and the model's opset for its domain.
+        attrs: attribute values: int, float, str, lists of these, or arrays for tensors.
+        inputs: IR values; None for absent optional inputs. Constants carry ``data``.
+        outputs: names of the ONNX outputs ("" = unused).
+        output_types: what ONNX shape inference knows of each output, None where nothing.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    version: int
+    attrs: Mapping[str, Any]
+    inputs: Sequence[Value | None]
+    outputs: Sequence[str]
+    output_types: Sequence[TensorType | None]
+
+    def input(self, index: int) -> Value | None:
+        """Return the input at ``index``, None where absent."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def const(self, index: int) -> Array | None:
+        """Return the constant at ``index``, None where absent or not constant."""
+        value = self.input(index)
+        return None if value is None else value.data
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a spec does not take a source node; shown to the user when no spec takes it."""
+
+    reason: str
+
+
+class Lowering(Protocol):
+    """What a lowering may do to the IR graph under construction."""
+
+    def emit(
+        self,
+        op: str,
+        attrs: Attrs,
+        inputs: Sequence[Value | None],
+        *,
+        outputs: int = 1,
+        hint: str = "",
+    ) -> list[Value]:
+        """Add a node; output types come from the spec's shape rule."""
+        ...
+
+    def const(self, data: Array, hint: str = "const") -> Value:
+        """Add a constant."""
+        ...
+
+
+# -- export -------------------------------------------------------------------------------
+
+
+class OnnxEmitter(Protocol):
+    """Writes ONNX nodes of opset :data:`EXPORT_OPSET`."""
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        domain: str = "",
+        **attrs: Any,
+    ) -> None:
+        """Add an ONNX node. Names are IR value names, :meth:`temp` or :meth:`const` names."""
+        ...
+
+    def temp(self, hint: str = "t") -> str:
+        """Return a fresh tensor name."""
+        ...
+
+    def const(self, data: Array, hint: str = "c") -> str:
+        """Add an initializer; return its name."""
+        ...
+
+
+# -- quantization -------------------------------------------------------------------------
+
+
+class QuantRule(enum.Enum):
+    """How the integer grid of an operator's outputs is chosen."""
+
+    RANGE = "range"
+    """The output has its own observed range."""
+    MOVE = "move"
+    """Elements only move: the output has the grid of input 0."""
+    CLAMP = "clamp"
+    """A clamp: the output has its own range, and an input that only this layer reads takes
+    the output's grid, for what it cuts off does not matter."""
+    MEET = "meet"
+    """Tensors meet (add, concat): own range, and one shared scale under calibration method 1."""
+    FLOAT = "float"
+    """No integer form; the layer runs on the CPU or not at all."""
+    EXACT = "exact"
+    """Works on tensors that are integers themselves (indices, shapes)."""
+
+
+class QuantContext(Protocol):
+    """What the quantizer offers a spec that builds its integer layer."""
+
+    @property
+    def graph(self) -> Graph:
+        """The float graph."""
+        ...
+
+    def params(self, value: str) -> QuantParams:
+        """Return the activation grid of a value that is not constant."""
+        ...
+
+    def is_const(self, value: str) -> bool:
+        """Whether the value is a constant."""
+        ...
+
+    def const(self, value: str) -> Array:
+        """Return a constant's float data."""
+        ...
+
+    def weight_bits(self, node: Node) -> int:
+        """Return the bits of the node's weights: 4, 8 or 16."""
+        ...
+
+
+class Kernels(Protocol):
+    """Exact integer primitives of the runtime; accumulators come back as int64.
+
+    Operands are integer arrays with the zero point already removed. "Exact" means the
+    mathematical result: implementations prove that no intermediate rounds or overflows.
+    """
+
+    def conv(
+        self,
+        x: Array,
+        w: Array,
+        *,
+        strides: Sequence[int],
+        pads: Sequence[int],
+        dilations: Sequence[int],
+        groups: int,
+    ) -> NDArray[np.int64]:
+        """N-d convolution, ONNX ``Conv`` semantics (NCHW, OIHW, pads begin.. end..), no bias."""
+        ...
+
+    def conv_transpose(
+        self,
+        x: Array,
+        w: Array,
+        *,
+        strides: Sequence[int],
+        pads: Sequence[int],
+        dilations: Sequence[int],
+        output_padding: Sequence[int],
+        groups: int,
+    ) -> NDArray[np.int64]:
+        """N-d transposed convolution, ONNX ``ConvTranspose`` semantics, no bias."""
+        ...
+
+    def matmul(self, a: Array, b: Array) -> NDArray[np.int64]:
+        """Batched matrix product, NumPy ``matmul`` semantics."""
+        ...
+
+
+# -- sample cases -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sample of an operator, run by the registry test.
+
+    The test draws inputs, compares the float export in ONNX Runtime with ``reference`` (when
+    given), the integer kernel with float within ``bound`` output steps, and the file round trip.
+
+    Attributes:
+        id: unique for the operator.
+        attrs: the operator's attributes.
+        inputs: for each input a type (drawn uniformly from ``low..high``), an array (a
+            constant), or None (absent).
+        low, high: range of the drawn float inputs.
+        bound: largest |integer - float| allowed, in output steps (after saturation);
+            None when the operator has no integer form.
+        reference: NumPy implementation in float64, or None.
+        outputs: how many outputs.
+    """
+
+    id: str
+    attrs: Attrs
+    inputs: Sequence[TensorType | Array | None]
+    low: float = -4.0
+    high: float = 4.0
+    bound: float | None = 1.0
+    reference: Callable[..., Any] | None = field(default=None, compare=False)
+    outputs: int = 1
+
+
+# -- the spec -----------------------------------------------------------------------------
+
+
+class OpSpec(Generic[A]):
+    """Everything about one IR operator. Subclass, set the class variables, override methods.
+
+    Class variables:
+        name: IR operator name (Mobilint's public operator list).
+        attrs_type: the attributes' dataclass.
+        rule: how the output grid is chosen.
+        onnx: ONNX operators (default domain, or ``domain::Type``) that ``lower`` may take; the
+            registry asks the specs that claim one, in registry order, until one does not refuse.
+        weights: indices of inputs that hold constant weights (quantized per output channel).
+    """
+
+    name: ClassVar[str]
+    attrs_type: ClassVar[type[Attrs]]
+    rule: ClassVar[QuantRule] = QuantRule.RANGE
+    onnx: ClassVar[tuple[str, ...]] = ()
+    weights: ClassVar[tuple[int, ...]] = ()
+
+    def infer(self, attrs: A, inputs: Sequence[Value | None]) -> list[TensorType]:
+        """Return the output types. ValueError (one line, no layer name) when inputs do not fit."""
+        raise TypeError(f"{self.name} lacks a shape rule")
+
+    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
+        """Lower a source node; return one value for each ONNX output, or why not."""
+        return Refusal(f"{self.name} has no ONNX form of its own")
+
+    def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
+        """Write the node as ONNX; the last nodes write ``node.outputs``."""
+        raise TypeError(f"{self.name} lacks an ONNX export")
+
+    def unsupported(self, node: Node, graph: Graph) -> str | None:
+        """Return why the integer form cannot be built (operator limits, not the device's)."""
+        return None if self.rule is not QuantRule.FLOAT else "it has no integer form"
+
+    def grid(self, node: Node, graph: Graph) -> tuple[float, float] | None:
+        """Return a fixed real range of the output that overrides the observed one, or None."""
+        return None
+
+    def quantize(self, node: Node, q: QuantContext) -> IntLayer:
+        """Build the integer layer: weights, biases, multipliers, tables."""
+        raise TypeError(f"{self.name} has no integer form")
+
+    def run(
+        self,
+        layer: IntLayer,
+        inputs: Sequence[Array | None],
+        params: Mapping[str, QuantParams | None],
+        kernels: Kernels,
+    ) -> list[Array]:
+        """Execute the integer layer.
+
+        Args:
+            layer: as built by :meth:`quantize`.
+            inputs: integer tensors in logical shape, in ``layer.inputs`` order.
+            params: the grid of each input and output by value name.
+            kernels: exact primitives.
+        """
+        raise TypeError(f"{self.name} has no integer form")
+
+    def macs(self, node: Node, graph: Graph) -> int:
+        """Return the multiply-adds of the layer; 0 for layers that have none."""
+        return 0
+
+    def cases(self) -> Sequence[Case]:
+        """Return sample cases; at least one for each ONNX form and each attribute's effect."""
+        return ()
