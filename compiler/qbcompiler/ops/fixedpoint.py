@@ -17,9 +17,9 @@ from ..ir import Array, QuantParams
 
 __all__ = [
     "SCALE_BITS",
+    "dequantize",
     "fixed_multiplier",
     "quantize",
-    "dequantize",
     "requantize",
     "rescale",
     "round_scale",
@@ -88,7 +88,8 @@ def requantize(acc: Array, m: ArrayLike, r: ArrayLike, out: QuantParams) -> Arra
     q = rescale(acc, m, r)
     q += out.zero_point
     np.clip(q, out.qmin, out.qmax, out=q)
-    return q.astype(out.dtype.numpy)
+    result: Array = q.astype(out.dtype.numpy)
+    return result
 
 
 def quantize(x: Array, params: QuantParams) -> Array:
@@ -99,7 +100,8 @@ def quantize(x: Array, params: QuantParams) -> Array:
     scaled = np.asarray(x, dtype=np.float64) / params.scale_array(x.ndim).astype(np.float64)
     q = np.rint(scaled) + params.zero_point
     q = np.nan_to_num(q, nan=float(params.zero_point), posinf=params.qmax, neginf=params.qmin)
-    return np.clip(q, params.qmin, params.qmax).astype(params.dtype.numpy)
+    result: Array = np.clip(q, params.qmin, params.qmax).astype(params.dtype.numpy)
+    return result
 
 
 def dequantize(q: Array, params: QuantParams) -> NDArray[np.float32]:
