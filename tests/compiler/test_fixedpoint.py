@@ -46,7 +46,7 @@ def test_multiplier_is_the_nearest_in_its_range(real: float) -> None:
 
 
 def test_zero_and_vanishing_multipliers() -> None:
-    m, r = fixed_multiplier([0.0, 2.0**-70])
+    m, r = fixed_multiplier([0.0, 2.0**-40])
     assert m.tolist() == [0, 1 << 22] and r.tolist() == [31, 62]
 
 
