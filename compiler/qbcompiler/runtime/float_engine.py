@@ -1,0 +1,178 @@
+"""The float engine: runs an IR graph in ONNX Runtime through its own ONNX export.
+
+It is the reference that calibration, validation and CPU layers share. Constants are handed to
+the session by reference, so that a graph's weights are in memory once and may exceed 2 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnxruntime as ort
+
+from ..errors import ArgumentError, InternalError, ResourceLimitError
+from ..frontend.export import ExportedModel, Reduction, export_graph
+from ..ir import Array, DType, Graph
+from ..ops import Registry
+
+__all__ = ["FloatEngine", "Optimization", "Reduction"]
+
+Optimization = Literal["none", "basic", "extended", "all"]
+
+_LEVELS: dict[str, Any] = {
+    "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+class FloatEngine:
+    """Executes a float graph; any value of it can be asked for.
+
+    Args:
+        graph: a verified graph; not changed, and not to be changed while the engine lives.
+        outputs: value names that :meth:`run` returns; None for the graph's outputs. Inputs and
+            constants may be named too.
+        reductions: values whose minimum and maximum are computed inside the graph and returned
+            as ``reduction.min_name`` and ``reduction.max_name`` (``NAME::min``, ``NAME::max``):
+            names, or :class:`Reduction` for one number for each index along an axis. True means
+            every numeric value of ``outputs``, which are then not returned themselves.
+        threads: threads of one operator.
+        optimization: ONNX Runtime's graph optimization level.
+        registry: operators; the built-in ones by default.
+
+    Raises:
+        InternalError: a name is not a value, or ONNX Runtime refuses the graph.
+        ResourceLimitError: memory does not suffice.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        outputs: Sequence[str] | None = None,
+        *,
+        reductions: bool | Sequence[str | Reduction] = (),
+        threads: int = 1,
+        optimization: Optimization = "all",
+        registry: Registry | None = None,
+    ) -> None:
+        names = list(dict.fromkeys(graph.outputs if outputs is None else outputs))
+        if reductions is True:
+            reduced = [Reduction(n) for n in names if _is_numeric(graph, n)]
+            names = []
+        else:
+            reduced = [Reduction(r) if isinstance(r, str) else r for r in (reductions or ())]
+        self.reductions: tuple[Reduction, ...] = tuple(reduced)
+        self._inputs = {n: graph.values[n].type for n in graph.inputs}
+        self._passed = [n for n in names if n in self._inputs]
+        self._constants = {
+            n: v.data
+            for n in names
+            if (v := graph.values.get(n)) is not None and v.data is not None
+        }
+        computed = [n for n in names if n not in self._inputs and n not in self._constants]
+        self._order = names + [n for r in reduced for n in (r.min_name, r.max_name)]
+        self._session: Any = None
+        if computed or reduced:
+            model = export_graph(
+                graph, computed, reductions=reduced, detach=True, registry=registry
+            )
+            self._session = _session(model, threads, optimization)
+            self._fed = {i.name for i in self._session.get_inputs()}
+            self._fetched = [o.name for o in self._session.get_outputs()]
+            self._kept = model.detached  # the session reads this memory
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The keys of what :meth:`run` returns, in order."""
+        return tuple(self._order)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Execute the graph once; safe to call from several threads.
+
+        Args:
+            inputs: every graph input by name, in exactly its element type and shape.
+
+        Raises:
+            ArgumentError: an input is missing, unknown, or of another type or shape.
+            ResourceLimitError: memory does not suffice.
+            InternalError: ONNX Runtime fails.
+        """
+        self._check(inputs)
+        found: dict[str, Array] = {n: inputs[n] for n in self._passed}
+        found.update(self._constants)
+        if self._session is not None:
+            feed = {n: inputs[n] for n in self._fed}
+            try:
+                values = self._session.run(self._fetched, feed)
+            except Exception as exc:
+                raise _error("running the graph failed", exc) from exc
+            found.update(zip(self._fetched, values, strict=True))
+        return {n: _plain(found[n]) for n in self._order}
+
+    def _check(self, inputs: Mapping[str, Array]) -> None:
+        for name in inputs:
+            if name not in self._inputs:
+                raise ArgumentError(
+                    f"the model has no input {name!r}",
+                    details={"got": sorted(inputs), "expected": list(self._inputs)},
+                    hint=f"its inputs are {', '.join(self._inputs)}",
+                )
+        for name, type_ in self._inputs.items():
+            if name not in inputs:
+                raise ArgumentError(
+                    f"input {name!r} is missing",
+                    details={"got": sorted(inputs), "expected": list(self._inputs)},
+                )
+            array = inputs[name]
+            if tuple(array.shape) != type_.shape or DType.of(array.dtype) is not type_.dtype:
+                got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
+                raise ArgumentError(
+                    f"input {name!r} must be {type_}, got {got}",
+                    details={"expected": str(type_), "got": got},
+                )
+
+
+def _is_numeric(graph: Graph, name: str) -> bool:
+    if name not in graph.values:
+        raise InternalError(f"the graph has no value {name!r}")
+    return graph.values[name].type.dtype not in (DType.BOOL, DType.STRING)
+
+
+def _plain(value: Any) -> Array:
+    # ONNX Runtime returns Python scalars' arrays for rank 0; asarray keeps arrays as they are
+    return np.asarray(value)
+
+
+def _session(model: ExportedModel, threads: int, optimization: Optimization) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = max(1, threads)
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = _LEVELS[optimization]
+    options.log_severity_level = 4
+    # waiting threads must not burn the cores that other jobs run on
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if model.detached:
+        options.add_external_initializers(
+            list(model.detached),
+            [ort.OrtValue.ortvalue_from_numpy(a) for a in model.detached.values()],
+        )
+    try:
+        return ort.InferenceSession(
+            model.proto.SerializeToString(deterministic=True),
+            options,
+            providers=["CPUExecutionProvider"],
+        )
+    except Exception as exc:
+        raise _error("ONNX Runtime refuses the graph", exc) from exc
+
+
+def _error(what: str, exc: Exception) -> InternalError | ResourceLimitError:
+    text = " ".join(str(exc).split())
+    if isinstance(exc, MemoryError) or "bad_alloc" in text or "Failed to allocate" in text:
+        return ResourceLimitError(f"{what}: out of memory", details={"reason": text})
+    return InternalError(f"{what}: {text}", details={"reason": text})
