@@ -2,6 +2,7 @@
 
 from .attrs import Attrs, NoAttrs
 from .graph import Graph, Node, Value
+from .layout import channel_last, layout_name, storage_orders
 from .quantized import IntGraph, IntLayer, IntValue, QuantParams
 from .text import dump
 from .types import Array, DType, TensorType
@@ -22,6 +23,9 @@ __all__ = [
     "TensorType",
     "Value",
     "VerifyError",
+    "channel_last",
     "dump",
+    "layout_name",
+    "storage_orders",
     "verify",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -253,10 +253,13 @@ class OpSpec(Generic[A]):
     Class variables:
         name: IR operator name (Mobilint's public operator list).
         attrs_type: the attributes' dataclass.
-        rule: how the output grid is chosen.
+        rule: how the output grid is chosen; :meth:`rule_of` says it for one node.
         onnx: ONNX operators (default domain, or ``domain::Type``) that ``lower`` may take; the
             registry asks the specs that claim one, in registry order, until one does not refuse.
         weights: indices of inputs that hold constant weights (quantized per output channel).
+        channel_first: the operator's data inputs and outputs of rank 3 and more are
+            [N, C, spatial…], which the device stores channel-last. Operators that work on any
+            layout (elementwise, MatMul, Reshape …) leave it False.
     """
 
     name: ClassVar[str]
@@ -264,6 +267,19 @@ class OpSpec(Generic[A]):
     rule: ClassVar[QuantRule] = QuantRule.RANGE
     onnx: ClassVar[tuple[str, ...]] = ()
     weights: ClassVar[tuple[int, ...]] = ()
+    channel_first: ClassVar[bool] = False
+
+    def attrs_of(self, node: Node) -> A:
+        """Return the node's attributes in this operator's own type."""
+        return cast(A, node.attrs)
+
+    def rule_of(self, node: Node, graph: Graph) -> QuantRule:
+        """Return how the output grid of this node is chosen.
+
+        Ask this, not :attr:`rule`: an operator may move elements in one mode and compute in
+        another (maximum and average pooling, nearest and linear resizing).
+        """
+        return self.rule
 
     def infer(self, attrs: A, inputs: Sequence[Value | None]) -> list[TensorType]:
         """Return the output types. ValueError (one line, no layer name) when inputs do not fit."""
@@ -279,14 +295,19 @@ class OpSpec(Generic[A]):
 
     def unsupported(self, node: Node, graph: Graph) -> str | None:
         """Return why the integer form cannot be built (operator limits, not the device's)."""
-        return None if self.rule is not QuantRule.FLOAT else "it has no integer form"
+        return None if self.rule_of(node, graph) is not QuantRule.FLOAT else "it has no integer form"
 
     def grid(self, node: Node, graph: Graph) -> tuple[float, float] | None:
         """Return a fixed real range of the output that overrides the observed one, or None."""
         return None
 
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
-        """Build the integer layer: weights, biases, multipliers, tables."""
+        """Build the integer layer: weights, biases, multipliers, tables.
+
+        Raises:
+            ValueError: the numbers do not allow it (non-finite weights, a grid of a kind that
+                the operator does not take); one line, no layer name.
+        """
         raise TypeError(f"{self.name} has no integer form")
 
     def run(
@@ -301,7 +322,8 @@ class OpSpec(Generic[A]):
         Args:
             layer: as built by :meth:`quantize`.
             inputs: integer tensors in logical shape, in ``layer.inputs`` order.
-            params: the grid of each input and output by value name.
+            params: the grid of each input and output by value name; None for tensors that are
+                integers (or bools) themselves.
             kernels: exact primitives.
         """
         raise TypeError(f"{self.name} has no integer form")
