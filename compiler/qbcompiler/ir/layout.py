@@ -14,6 +14,11 @@ from .graph import Graph, Node
 
 __all__ = ["channel_last", "layout_name", "storage_orders"]
 
+_BREAKS = frozenset(
+    {"Einsum", "Expand", "Gather", "MatMul", "Reshape", "ReshapeV2", "Transpose", "Unsqueeze"}
+)
+"""Operators that give dimensions another meaning even where the shape stays the same."""
+
 _LAYOUTS = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 
 
@@ -23,15 +28,14 @@ def channel_last(rank: int) -> tuple[int, ...]:
 
 
 def storage_orders(
-    graph: Graph, channel_first: Callable[[Node], bool], moves: Collection[str] = ()
+    graph: Graph, channel_first: Callable[[Node], bool], breaks: Collection[str] = _BREAKS
 ) -> dict[str, tuple[int, ...]]:
     """Return the stored order of every value that is not a constant.
 
     Args:
         graph: a float graph.
         channel_first: whether a layer's data tensors of rank 3 and more are [N, C, spatial…].
-        moves: operators that give dimensions another meaning even where the shape happens to
-            stay the same (transpose, reshape); an order does not pass through them.
+        breaks: operators that an order does not pass through.
     """
     parent: dict[str, str] = {n: n for n, v in graph.values.items() if not v.is_const}
     seeds: list[str] = []
@@ -48,7 +52,7 @@ def storage_orders(
             data = [n for n in node.inputs[:1] if n in parent] + outputs
             seeds += [n for n in data if len(graph.values[n].shape) >= 3]
             continue
-        if node.op in moves:
+        if node.op in breaks:
             continue
         rank = max((len(graph.values[o].shape) for o in outputs), default=0)
         together = [

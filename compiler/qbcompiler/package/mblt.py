@@ -1,0 +1,303 @@
+"""MBLT: the parsed graph and its float weights, cut for a device if one was given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+from ..ir import Graph, Node, layout_name, storage_orders
+from ..ops import Registry, default_registry
+from ..partition import LayerSupport, PartitionedGraph
+from .graph_json import MAX_ITEMS, MAX_NAME, graph_tensors, graph_to_json, read_graph
+from .identity import compiler_identity
+from .json_io import Fields, dump_json, parse_json
+from .reader import Container, FormatVersion
+from .safetensors_io import TensorsReader, tensors_section
+from .writer import MANIFEST, Section, Written, hash_sections, write_container
+
+__all__ = [
+    "MBLT_FORMAT",
+    "Mblt",
+    "MbltMeta",
+    "mblt_manifest",
+    "read_mblt",
+    "retarget_manifest",
+    "write_mblt",
+]
+
+MBLT_FORMAT = FormatVersion("mblt", 1, 0)
+
+GRAPH = "graph.json"
+WEIGHTS = "weights.safetensors"
+_PREFIX = "model"
+MAX_GRAPH = 512 << 20
+"""Largest graph section in bytes."""
+_PLACES = ("head", "body", "tail")
+
+
+@dataclass(frozen=True)
+class MbltMeta:
+    """What the graph does not say about itself.
+
+    Attributes:
+        source_sha256: of the source model, external data included.
+        producer: what wrote the source model, as it says.
+        opset: the source model's operator sets, version by domain.
+        parse_options: the resolved options of the parse (input shapes, image channels …);
+            JSON data without anything that differs between callers of one build.
+    """
+
+    source_sha256: str
+    producer: str = ""
+    opset: Mapping[str, int] = field(default_factory=dict)
+    parse_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def mblt_manifest(
+    partitioned: PartitionedGraph, meta: MbltMeta, *, registry: Registry | None = None
+) -> dict[str, Any]:
+    """Return the whole manifest that :func:`write_mblt` would write, section hashes included."""
+    records = hash_sections(_sections(partitioned.graph))
+    manifest = _manifest(partitioned, meta, registry)
+    return {**manifest, "sections": [r.as_dict() for r in records]}
+
+
+def retarget_manifest(
+    manifest: Mapping[str, Any], partitioned: PartitionedGraph, *, registry: Registry | None = None
+) -> dict[str, Any]:
+    """Return an MBLT's manifest as it is when the same model is parsed for another device.
+
+    The sections do not depend on the device; the device and the partition's tables do.
+    """
+    return {**manifest, **_device_part(partitioned)}
+
+
+def write_mblt(
+    path: str | os.PathLike[str],
+    partitioned: PartitionedGraph,
+    meta: MbltMeta,
+    *,
+    registry: Registry | None = None,
+) -> Written:
+    """Write an MBLT.
+
+    Raises:
+        OutputWriteError: the file cannot be written.
+    """
+    manifest = _manifest(partitioned, meta, registry)
+    return write_container(path, manifest, _sections(partitioned.graph))
+
+
+def _sections(graph: Graph) -> list[Section]:
+    return [
+        Section.of_bytes(GRAPH, "graph", dump_json(graph_to_json(graph, _PREFIX))),
+        tensors_section(WEIGHTS, graph_tensors(graph, _PREFIX)),
+    ]
+
+
+def _manifest(
+    partitioned: PartitionedGraph, meta: MbltMeta, registry: Registry | None
+) -> dict[str, Any]:
+    graph = partitioned.graph
+    layouts = _layouts(graph, registry or default_registry())
+    return {
+        "format": MBLT_FORMAT.as_dict(),
+        "compiler": compiler_identity(),
+        "source": {
+            "sha256": meta.source_sha256,
+            "producer": meta.producer,
+            "opset": {k: int(v) for k, v in sorted(meta.opset.items())},
+        },
+        "parse_options": dict(meta.parse_options),
+        "inputs": [_port(graph, n, layouts) for n in graph.inputs],
+        "outputs": [_port(graph, n, layouts) for n in graph.outputs],
+        **_device_part(partitioned),
+    }
+
+
+def _device_part(partitioned: PartitionedGraph) -> dict[str, Any]:
+    parts = {p: getattr(partitioned, p) for p in _PLACES}
+    return {
+        "target_device": partitioned.device,
+        "cpu_offload": partitioned.cpu_offload,
+        "subgraphs": [
+            {
+                "place": place,
+                "name": part.name,
+                "inputs": list(part.inputs),
+                "outputs": list(part.outputs),
+                "layers": len(part),
+            }
+            for place, part in parts.items()
+            if part is not None
+        ],
+        "layers": [row.to_dict() for row in partitioned.support],
+    }
+
+
+def _layouts(graph: Graph, registry: Registry) -> dict[str, str | None]:
+    def channel_first(node: Node) -> bool:
+        return node.op in registry and registry[node.op].channel_first
+
+    orders = storage_orders(graph, channel_first)
+    return {name: layout_name(order) for name, order in orders.items()}
+
+
+def _port(graph: Graph, name: str, layouts: Mapping[str, str | None]) -> dict[str, Any]:
+    value = graph.values[name]
+    return {
+        "name": name,
+        "shape": list(value.shape),
+        "dtype": value.type.dtype.value,
+        "layout": layouts.get(name),
+    }
+
+
+class Mblt:
+    """An open MBLT. Only the manifest is read until :attr:`partitioned` is asked for.
+
+    The weights of the graph are read-only views of the memory-mapped file; they stay valid
+    after :meth:`close`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, registry: Registry | None = None) -> None:
+        """Open ``path``.
+
+        Raises:
+            ArgumentError: it cannot be opened.
+            FormatError: it is not an MBLT, is damaged, or of a newer major version.
+        """
+        self._registry = registry
+        self.container = Container(path, MBLT_FORMAT)
+        try:
+            fields = Fields(self.manifest, MANIFEST)
+            self.meta = _read_meta(fields)
+            self.target_device = fields.optional_text("target_device", 200)
+            self.cpu_offload = fields.boolean("cpu_offload")
+        except BaseException:
+            self.container.close()
+            raise
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest as it is in the file."""
+        return self.container.manifest
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The whole float graph.
+
+        Raises:
+            FormatError: a section is damaged or does not hold what it must.
+        """
+        data = parse_json(self.container.read(GRAPH, MAX_GRAPH), GRAPH)
+        tensors = TensorsReader(self.container.map(WEIGHTS), WEIGHTS)
+        return read_graph(Fields(data, GRAPH), tensors, self._registry)
+
+    @cached_property
+    def partitioned(self) -> PartitionedGraph:
+        """The graph with the partition that the manifest records.
+
+        Raises:
+            FormatError: as :attr:`graph`, or the manifest's tables do not fit the graph.
+        """
+        fields = Fields(self.manifest, MANIFEST)
+        graph = self.graph
+        support = [_read_support(item) for item in fields.nested_list("layers", MAX_ITEMS)]
+        nodes = graph.nodes
+        if [(r.name, r.op) for r in support] != [(n.name, n.op) for n in nodes]:
+            fields.fail("its layers are not those of the graph")
+        parts: dict[str, Graph] = {}
+        for item in fields.nested_list("subgraphs", len(_PLACES)):
+            place = item.text("place", 16)
+            if place not in _PLACES or place in parts:
+                item.fail("place must be head, body or tail, each once")
+            chosen = [n for n, r in zip(nodes, support, strict=True) if r.place == place]
+            parts[place] = _subgraph(graph, item, chosen)
+        known = set(graph.inputs)
+        for place in _PLACES:
+            if place in parts:
+                if not set(parts[place].inputs) <= known:
+                    fields.fail(f"the {place} reads what is made after it")
+                known.update(parts[place].outputs)
+        if {r.place for r in support} - set(parts):
+            fields.fail("a layer's place has no subgraph")
+        return PartitionedGraph(
+            graph=graph,
+            head=parts.get("head"),
+            body=parts.get("body"),
+            tail=parts.get("tail"),
+            support=support,
+            device=self.target_device,
+            cpu_offload=self.cpu_offload,
+        )
+
+    def verify(self) -> None:
+        """Check the hash of every section."""
+        self.container.verify()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.container.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_mblt(path: str | os.PathLike[str], *, registry: Registry | None = None) -> Mblt:
+    """Open an MBLT; see :class:`Mblt`."""
+    return Mblt(path, registry=registry)
+
+
+def _read_meta(fields: Fields) -> MbltMeta:
+    source = fields.nested("source")
+    opset = source.mapping("opset")
+    for domain, version in opset.items():
+        if len(domain) > 512 or isinstance(version, bool) or not isinstance(version, int):
+            source.fail("opset must give a version for each domain")
+    return MbltMeta(
+        source.sha256("sha256"),
+        source.text("producer", 65_536),
+        opset,
+        fields.mapping("parse_options"),
+    )
+
+
+def _read_support(fields: Fields) -> LayerSupport:
+    place = fields.text("place", 16)
+    device = fields.text("device", 16)
+    if place not in _PLACES or device not in ("npu", "cpu"):
+        fields.fail("unknown place or device")
+    return LayerSupport(
+        name=fields.text("name", MAX_NAME),
+        op=fields.text("op", MAX_NAME),
+        source=tuple(fields.texts("source", 65_536, MAX_NAME)),
+        place=place,  # type: ignore[arg-type]
+        device=device,  # type: ignore[arg-type]
+        reason=fields.optional_text("reason", 65_536),
+    )
+
+
+def _subgraph(graph: Graph, fields: Fields, nodes: list[Node]) -> Graph:
+    outputs = fields.texts("outputs", 65_536, MAX_NAME)
+    inputs = fields.texts("inputs", 65_536, MAX_NAME)
+    made = {o for n in nodes for o in n.outputs if o}
+    if not set(outputs) <= made or len(set(outputs)) != len(outputs):
+        fields.fail("its outputs are not made by its layers")
+    part = graph.subgraph(fields.text("name", MAX_NAME), nodes, outputs)
+    if sorted(part.inputs) != sorted(inputs):
+        fields.fail("its inputs are not those that its layers read")
+    part.inputs = inputs
+    return part
