@@ -205,8 +205,8 @@ def _read_layer(fields: Fields, tensors: TensorsReader | None, specs: Registry) 
             fields.fail(f"layer {name!r}: tensor {role[:200]!r} must be named by a string")
         if tensors is not None:
             arrays[role] = tensors.array(key)
-            if arrays[role].dtype.kind not in "iub":
-                fields.fail(f"layer {name!r}: tensor {role[:200]!r} is not made of integers")
+            if arrays[role].dtype.kind not in "iubf":
+                fields.fail(f"layer {name!r}: tensor {role[:200]!r} is not made of numbers")
     return IntLayer(
         name,
         op,

@@ -1,0 +1,1 @@
+"""Quantization: observers, the plan of integer grids, the integer graph, and its validation."""

@@ -1,0 +1,199 @@
+"""Choose the integer grid of every tensor from its range.
+
+Tensors that must or should share a grid are joined into classes (union-find); each class takes
+its range from those members whose values matter:
+
+* ``MOVE``: the output only rearranges its input, so both are one class, ranged by the input.
+* ``CLAMP``: what the clamp cuts off does not matter, so an input that only the clamp reads
+  joins the output's class and has no say in its range. The tie reaches back through operators
+  that only move elements (convolution, transpose, relu).
+* ``MEET`` under calibration method 1: tensors that an add or a concat brings together share
+  one grid, wide enough for all. A concat then moves integers, and so its output joins too.
+
+Everything else has its own range. Iteration follows the graph's order, so that equal inputs
+give equal grids.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import InternalError, QuantizationError
+from ..ir import Graph, Node, QuantParams
+from ..ops import QuantRule, Registry, default_registry
+from ..ops.fixedpoint import round_scale
+
+__all__ = ["GridPlan", "Range", "plan_grids"]
+
+Range = tuple[float, float]
+_SYMMETRIC_METHODS = (0, 1)
+_CONCAT = "Concatenate"
+
+
+@dataclass(frozen=True)
+class GridPlan:
+    """The outcome of planning.
+
+    Attributes:
+        grids: the grid of each float value that is not a constant.
+        ranges: the range that each grid was made from.
+        classes: the name of each value's class (its first member).
+    """
+
+    grids: Mapping[str, QuantParams]
+    ranges: Mapping[str, Range]
+    classes: Mapping[str, str]
+
+
+def plan_grids(
+    graph: Graph,
+    ranges: Mapping[str, Range],
+    *,
+    method: int = 0,
+    registry: Registry | None = None,
+) -> GridPlan:
+    """Return the int8 grid of every float value of ``graph``.
+
+    Args:
+        graph: the NPU body, in topological order.
+        ranges: observed ``(low, high)`` of every float value that is not a constant; values
+            whose operator fixes their range, or that only move, need none.
+        method: calibration method: 0 each tensor its own scale, 1 one scale for tensors that
+            meet in an add or a concat.
+        registry: operators; the built-in ones by default.
+
+    Raises:
+        QuantizationError: the method is not one of these, or a range is missing or not finite.
+    """
+    if method not in _SYMMETRIC_METHODS:
+        raise QuantizationError(
+            f"calibration method {method} asks for zero points, which this release does not have",
+            details={"expected": list(_SYMMETRIC_METHODS), "got": method},
+            hint="set calibration.method to 0 or 1",
+        )
+    planner = _Planner(graph, registry or default_registry())
+    planner.join(method)
+    own = {n: planner.own_range(n, ranges) for n in planner.names if planner.speaks(n)}
+    members: dict[str, list[str]] = {}
+    for name in planner.names:
+        members.setdefault(planner.root(name), []).append(name)
+    grids: dict[str, QuantParams] = {}
+    chosen: dict[str, Range] = {}
+    classes: dict[str, str] = {}
+    for group in members.values():
+        found = [own[n] for n in group if n in own]
+        if not found:
+            found = [planner.own_range(n, ranges) for n in group]
+        low, high = min(r[0] for r in found), max(r[1] for r in found)
+        grid = symmetric_grid(low, high)
+        for name in group:
+            grids[name], chosen[name], classes[name] = grid, (low, high), group[0]
+    order = planner.names
+    return GridPlan(
+        {n: grids[n] for n in order}, {n: chosen[n] for n in order}, {n: classes[n] for n in order}
+    )
+
+
+def symmetric_grid(low: float, high: float, bits: int = 8) -> QuantParams:
+    """Return the grid without zero point that reaches the larger of ``|low|`` and ``|high|``."""
+    peak = max(abs(low), abs(high))
+    return QuantParams((round_scale(peak / ((1 << (bits - 1)) - 1)),), bits=bits)
+
+
+class _Planner:
+    """The classes of one graph."""
+
+    def __init__(self, graph: Graph, registry: Registry) -> None:
+        self._graph = graph
+        self._registry = registry
+        self.names = [
+            n for n, v in graph.values.items() if not v.is_const and v.type.dtype.is_float
+        ]
+        self._parent = {n: n for n in self.names}
+        self._silent: set[str] = set()
+
+    def root(self, name: str) -> str:
+        parent = self._parent
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    def speaks(self, name: str) -> bool:
+        """Whether the value has a say in its class's range."""
+        return name not in self._silent
+
+    def own_range(self, name: str, ranges: Mapping[str, Range]) -> Range:
+        """Return the fixed range of the value's operator, else the observed one."""
+        maker = self._graph.producer(name)
+        if maker is not None:
+            fixed = self._registry[maker.op].grid(maker, self._graph)
+            if fixed is not None:
+                return fixed
+        if name not in ranges:
+            raise InternalError(f"calibration observed no range of {name!r}")
+        low, high = (float(v) for v in ranges[name])
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            where = f" (made by {maker.name!r}, {maker.op})" if maker is not None else ""
+            raise QuantizationError(
+                f"the range of {name!r}{where} is {low}..{high}: the model overflows on the"
+                " calibration data",
+                details={"value": name, "layer": maker.name if maker is not None else None},
+                hint="check that the samples are preprocessed as the model expects",
+            )
+        return low, high
+
+    def join(self, method: int) -> None:
+        for node in self._graph.nodes:
+            rule = self._rule(node)
+            source = self._first_input(node)
+            if rule is QuantRule.MOVE and source is not None:
+                for out in self._outputs(node):
+                    self._tie(source, out)
+                    self._silent.add(out)
+            elif rule is QuantRule.CLAMP and source is not None:
+                if self._gives_way(source):
+                    self._tie(source, node.outputs[0])
+            elif rule is QuantRule.MEET and method == 1:
+                self._meet(node)
+        for name in self.names:
+            if self._gives_way(name):
+                self._silent.add(name)
+
+    def _meet(self, node: Node) -> None:
+        together = [n for n in node.inputs if n in self._parent]
+        if node.op == _CONCAT:
+            together += self._outputs(node)
+            self._silent.update(self._outputs(node))
+        for other in together[1:]:
+            self._tie(together[0], other)
+
+    def _gives_way(self, name: str) -> bool:
+        """Whether only a clamp reads the value, perhaps behind operators that move elements."""
+        seen = name
+        while (node := self._graph.sole_consumer(seen)) is not None:
+            rule = self._rule(node)
+            if node.inputs.count(seen) != 1 or node.inputs[0] != seen:
+                return False
+            if rule is QuantRule.CLAMP:
+                return True
+            outputs = self._outputs(node)
+            if rule is not QuantRule.MOVE or len(outputs) != 1:
+                return False
+            seen = outputs[0]
+        return False
+
+    def _rule(self, node: Node) -> QuantRule:
+        return self._registry[node.op].rule_of(node, self._graph)
+
+    def _tie(self, first: str, second: str) -> None:
+        self._parent[self.root(second)] = self.root(first)
+
+    def _first_input(self, node: Node) -> str | None:
+        name = node.inputs[0] if node.inputs else ""
+        return name if name in self._parent else None
+
+    def _outputs(self, node: Node) -> list[str]:
+        return [o for o in node.outputs if o in self._parent]

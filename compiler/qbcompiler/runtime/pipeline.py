@@ -1,0 +1,91 @@
+"""A whole package as one function: CPU head, integer body, CPU tail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..errors import ArgumentError
+from ..ir import Array, Graph, IntGraph
+from ..ops import Registry
+from .integer_engine import IntegerEngine, Visit
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """Runs head and tail in floating point around the integer body.
+
+    Tensors pass by name; the body's outputs are real values by the time the tail reads them.
+
+    Args:
+        body: the integer graph.
+        head, tail: float graphs, or None.
+        outputs: the whole model's outputs, in order.
+        threads: threads for one layer.
+        registry: operators; the built-in ones by default.
+    """
+
+    def __init__(
+        self,
+        body: IntGraph,
+        *,
+        head: Graph | None = None,
+        tail: Graph | None = None,
+        outputs: Sequence[str] | None = None,
+        threads: int = 1,
+        registry: Registry | None = None,
+    ) -> None:
+        self.body = IntegerEngine(body, threads, registry=registry)
+        self.outputs = list(body.outputs if outputs is None else outputs)
+        self._head_inputs = list(head.inputs) if head is not None else []
+        self._tail_inputs = list(tail.inputs) if tail is not None else []
+        self._head = self._tail = None
+        if head is not None or tail is not None:
+            from .float_engine import FloatEngine
+
+            if head is not None:
+                self._head = FloatEngine(head, threads=threads, registry=registry)
+            if tail is not None:
+                self._tail = FloatEngine(tail, threads=threads, registry=registry)
+
+    def before_body(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return ``inputs`` and what the head makes of them, by name."""
+        known = dict(inputs)
+        if self._head is not None:
+            known.update(self._head.run(_pick(known, self._head_inputs)))
+        return known
+
+    def run(
+        self,
+        inputs: Mapping[str, Array],
+        *,
+        integers: bool = False,
+        visit: Visit | None = None,
+    ) -> dict[str, Array]:
+        """Execute the model once.
+
+        Args:
+            inputs: every model input by name, in logical shape.
+            integers: give those outputs that the body makes as integers.
+            visit: as for :meth:`IntegerEngine.run`.
+        """
+        known = self.before_body(inputs)
+        raw = self.body.run(
+            _pick(known, self.body.graph.inputs),
+            integers=integers and self._tail is None,
+            visit=visit,
+        )
+        known.update(raw)
+        if self._tail is not None:
+            known.update(self._tail.run(_pick(known, self._tail_inputs)))
+        return _pick(known, self.outputs)
+
+
+def _pick(known: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+    for name in names:
+        if name not in known:
+            raise ArgumentError(
+                f"input {name!r} is missing",
+                details={"expected": list(names), "got": sorted(known)},
+            )
+    return {n: known[n] for n in names}
