@@ -20,6 +20,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from ..errors import InternalError, OutputWriteError
 from ..ir import Array, DType, Graph, TensorType
 from ..ops import EXPORT_OPSET, Registry, default_registry
+from ..ops.onnx_layer import RawGraph
 
 __all__ = [
     "DETACH_BYTES",
@@ -27,6 +28,7 @@ __all__ = [
     "Reduction",
     "element_type",
     "export_graph",
+    "make_attribute",
     "save_onnx",
     "to_onnx",
     "to_onnx_bytes",
@@ -107,6 +109,8 @@ def export_graph(
     reductions: Sequence[Reduction] = (),
     detach: bool = False,
     registry: Registry | None = None,
+    declare_outputs: bool = True,
+    prefix: str = "",
 ) -> ExportedModel:
     """Write ``graph`` as an ONNX model of opset :data:`~qbcompiler.ops.EXPORT_OPSET` or newer.
 
@@ -117,6 +121,8 @@ def export_graph(
         reductions: minima and maxima to compute as further outputs, after ``outputs``.
         detach: keep constants of :data:`DETACH_BYTES` and more out of the protobuf.
         registry: operators; the built-in ones by default.
+        declare_outputs: whether the outputs' types are written.
+        prefix: put before names that are made up, to keep those of nested graphs apart.
 
     Raises:
         InternalError: a name is not a value of the graph, or an operator cannot be written.
@@ -126,7 +132,7 @@ def export_graph(
     for name in wanted:
         if name not in graph.values:
             raise InternalError(f"cannot export {name!r}: the graph has no such value")
-    emitter = _Emitter(graph, detach=detach)
+    emitter = _Emitter(graph, detach=detach, prefix=prefix)
     specs = registry or default_registry()
     opsets = {"": EXPORT_OPSET}
     for node in _needed(graph, wanted):
@@ -144,7 +150,11 @@ def export_graph(
     infos = []
     for name in names:
         emitter.use_constant(name)
-        infos.append(_value_info(name, graph.values[name].type))
+        infos.append(
+            _value_info(name, graph.values[name].type)
+            if declare_outputs
+            else onnx.ValueInfoProto(name=name)
+        )
     for reduction in reductions:
         infos += emitter.reduce(reduction)
     for domain in emitter.domains:
@@ -214,8 +224,9 @@ def save_onnx(graph: Graph, path: Path, outputs: Sequence[str] | None = None) ->
 class _Emitter:
     """The ``OnnxEmitter`` that operators write to."""
 
-    def __init__(self, graph: Graph, *, detach: bool) -> None:
+    def __init__(self, graph: Graph, *, detach: bool, prefix: str) -> None:
         self._graph = graph
+        self._prefix = prefix
         self._detach = detach
         self._taken: set[str] = set(graph.values)
         self._counts: dict[str, int] = {}
@@ -245,13 +256,13 @@ class _Emitter:
         node.name = f"n{len(self.nodes)}"
         for key in sorted(attrs):
             if attrs[key] is not None:
-                node.attribute.append(_attribute(op_type, domain, key, attrs[key]))
+                node.attribute.append(make_attribute(op_type, domain, key, attrs[key]))
         self.nodes.append(node)
         self.domains.setdefault(domain)
 
     def temp(self, hint: str = "t") -> str:
         """Return a tensor name that no value of the graph has."""
-        base = f"{hint}~"
+        base = f"{self._prefix}{hint}~"
         number = self._counts.get(base, 0)
         while (name := f"{base}{number}") in self._taken:
             number += 1
@@ -332,7 +343,8 @@ def _constant_bytes(graph: Graph) -> int:
 
 
 def _value_info(name: str, type_: TensorType) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, element_type(type_.dtype), type_.shape)
+    dims = [d if d >= 0 else None for d in type_.shape]
+    return helper.make_tensor_value_info(name, element_type(type_.dtype), dims)
 
 
 def _point_outside(tensor: TensorProto, location: str, offset: int, length: int) -> None:
@@ -346,25 +358,53 @@ def _ir_version(opset: int) -> int:
     return max(10, helper.find_min_ir_version_for([helper.make_opsetid("", opset)]))
 
 
-def _attribute(op_type: str, domain: str, key: str, value: Any) -> AttributeProto:
+def make_attribute(op_type: str, domain: str, key: str, value: Any) -> AttributeProto:
+    """Return an attribute of an operator; for the values see :class:`OnnxEmitter`'s ``emit``."""
     if isinstance(value, DType):
         return helper.make_attribute(key, element_type(value))
-    if isinstance(value, AttributeProto):
-        return value
+    if isinstance(value, RawGraph):
+        value = _inner_graph(value)
     if isinstance(value, np.ndarray):
         return helper.make_attribute(key, numpy_helper.from_array(value))
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool):
         value = int(value)
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogateescape")
     if isinstance(value, (list, tuple)):
-        value = [int(v) if isinstance(v, (bool, np.integer)) else v for v in value]
+        value = [_plain_item(v) for v in value]
         if not value:
             kind = _schema_attributes(op_type, domain).get(key, AttributeProto.INTS)
             return AttributeProto(name=key, type=kind)  # type: ignore[arg-type]
         if any(isinstance(v, (float, np.floating)) for v in value):
             value = [float(v) for v in value]
     return helper.make_attribute(key, value)
+
+
+def _plain_item(value: Any) -> Any:
+    if isinstance(value, (bool, np.integer)):
+        return int(value)
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+def _inner_graph(raw: RawGraph) -> onnx.GraphProto:
+    """Return a sub-graph that reads its captured values under their names outside."""
+    graph: onnx.GraphProto = onnx.GraphProto.FromString(raw.data)
+    names = dict(raw.captures)
+    if names:
+        _rename_reads(graph, names)
+    return graph
+
+
+def _rename_reads(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name in names:
+                node.input[index] = names[name]
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                _rename_reads(attribute.g, names)
 
 
 @cache
@@ -374,4 +414,4 @@ def _schema_attributes(op_type: str, domain: str) -> Mapping[str, int]:
         schema = onnx.defs.get_schema(op_type, domain=domain)
     except onnx.defs.SchemaError:
         return {}
-    return {k: int(a.type) for k, a in schema.attributes.items()}
+    return {k: int(a.type.value) for k, a in schema.attributes.items()}  # type: ignore[attr-defined]

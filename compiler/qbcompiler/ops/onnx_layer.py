@@ -32,11 +32,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RawGraph:
-    """A sub-graph attribute: a serialized ``GraphProto`` and the outer names that it reads.
+    """A sub-graph attribute: a serialized ``GraphProto`` and the outer values that it reads.
 
     Attributes:
         data: the protobuf.
-        captures: for each outer value that the graph reads, the name it has inside.
+        captures: for each outer value that the graph reads, its name inside and outside.
     """
 
     data: bytes
@@ -91,9 +91,7 @@ class OnnxLayer(OpSpec[OnnxAttrs]):
         for key, value in values.items():
             if isinstance(value, RawGraph):
                 values[key] = RawGraph(value.data, tuple(outer.items()))
-        to.emit(
-            attrs.op_type, node.inputs[:explicit], node.outputs, domain=attrs.domain, **values
-        )
+        to.emit(attrs.op_type, node.inputs[:explicit], node.outputs, domain=attrs.domain, **values)
 
     def unsupported(self, node: Node, graph: Graph) -> str | None:
         """Return why the IR does not model the operator."""

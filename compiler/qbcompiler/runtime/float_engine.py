@@ -43,6 +43,7 @@ class FloatEngine:
         threads: threads of one operator.
         optimization: ONNX Runtime's graph optimization level.
         registry: operators; the built-in ones by default.
+        declare_outputs: whether ONNX Runtime is told the outputs' types, to check them.
 
     Raises:
         InternalError: a name is not a value, or ONNX Runtime refuses the graph.
@@ -58,6 +59,7 @@ class FloatEngine:
         threads: int = 1,
         optimization: Optimization = "all",
         registry: Registry | None = None,
+        declare_outputs: bool = True,
     ) -> None:
         names = list(dict.fromkeys(graph.outputs if outputs is None else outputs))
         if reductions is True:
