@@ -1,0 +1,307 @@
+"""What this version of the compiler acts on, and what it does about the rest.
+
+``ACTED_ON`` and ``GAPS`` together cover every field; a test proves it. A field or value that
+starts to work moves its line from ``GAPS`` to ``ACTED_ON``, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from ..errors import ConfigError
+from .base import Section
+from .compile_config import CompileConfig
+from .load import pointer
+
+__all__ = [
+    "ACTED_ON",
+    "GAPS",
+    "Gap",
+    "Remark",
+    "check_effect",
+    "remarks",
+    "settings_without_effect",
+]
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A field, or some of its values, that this version does not act on.
+
+    Attributes:
+        where: JSON pointer; ``*`` stands for a list index or a key that is data. A pointer to a
+            section covers what is below it.
+        when: whether a value asks for what is missing; by default, every value but the default.
+        severity: ``error`` where leaving it out would change numbers badly or give another kind
+            of package; ``warning`` where the build is right, only without it.
+        reason: what the compiler does in its place.
+    """
+
+    where: str
+    severity: Severity
+    reason: str
+    when: Callable[[Any], bool] | None = None
+
+
+class Remark(NamedTuple):
+    """A setting of a configuration that has no effect."""
+
+    pointer: str
+    reason: str
+    severity: Severity
+
+
+def _true(value: Any) -> bool:
+    return value is True
+
+
+def _applied(value: Any) -> bool:
+    return bool(value["apply"])
+
+
+def _filled(value: Any) -> bool:
+    return bool(value)
+
+
+def _not_8(value: Any) -> bool:
+    return bool(value != 8)
+
+
+ACTED_ON: tuple[str, ...] = (
+    "/modelPaths",
+    "/calibDataPaths",
+    "/savePaths",
+    "/useRandomCalib",
+    "/inferenceScheme",
+    "/cpuOffload",
+    "/inputShapeDict",
+    "/device",
+    "/debug",
+    "/trace",
+    "/imageChannels",
+    "/configVersion",
+    "/dtype",  # has one value
+    "/preprocessing",
+    "/calibration/method",
+    "/calibration/output",
+    "/calibration/mode",
+    "/calibration/maxPercentile",
+    "/calibration/histogram",
+    "/bit/layerOverrides/weight8Bits",  # weights are 8 bits wide anyway
+)
+"""Fields that have their effect, apart from the values that ``GAPS`` names."""
+
+_NO_16_BITS = "16-bit operands are not available yet; leave it at 8 bits"
+_NO_4_BITS = "4-bit weights are not available yet; leave it at 8 bits"
+_NO_TRANSFORM = "this transform is not available yet; the model is quantized without it"
+_NO_LLM = "language models with a cache are not available yet"
+
+GAPS: tuple[Gap, ...] = (
+    Gap(
+        "/calibration/method",
+        "error",
+        "zero points (methods 2 and 3) are not available yet; use method 0 or 1",
+        lambda value: value in (2, 3),
+    ),
+    Gap(
+        "/calibration/output",
+        "warning",
+        "outputs have one scale each (output 0); per-channel and sigmoid-shaped scales are not "
+        "available yet",
+        lambda value: value != 0,
+    ),
+    Gap(
+        "/calibration/layerOverrides",
+        "error",
+        "calibration settings of single layers are not available yet",
+        lambda value: any(value.values()),
+    ),
+    Gap(
+        "/calibration/maxSampleSizeForQuantScheme",
+        "warning",
+        "no stage compares quantization schemes yet; ranges use every sample",
+    ),
+    Gap("/calibration/groupLut", "warning", "each look-up table has its own exact entries"),
+    Gap("/calibration/optimizeLut", "warning", "each look-up table has its own exact entries"),
+    Gap("/bit/layerOverrides/activation16Bits", "error", _NO_16_BITS, _filled),
+    Gap("/bit/layerOverrides/weight16Bits", "error", _NO_16_BITS, _filled),
+    Gap("/bit/layerOverrides/weight4Bits", "error", _NO_4_BITS, _filled),
+    *(
+        Gap(f"/bit/transformer/activation/{part}", "error", _NO_16_BITS, _not_8)
+        for part in ("query", "key", "value", "output", "head", "router", "ffn/*")
+    ),
+    *(
+        Gap(
+            f"/bit/transformer/weight/{part}",
+            "error",
+            "only 8-bit weights are available yet",
+            _not_8,
+        )
+        for part in ("query", "key", "value", "output", "head", "router", "ffn/*")
+    ),
+    Gap(
+        "/bit/transformer/mixedPrecision",
+        "error",
+        _NO_16_BITS,
+        lambda value: value["activation"]["apply"],
+    ),
+    Gap(
+        "/preprocessing/pipeline/*/fuseIntoFirstLayer",
+        "warning",
+        "the first layer does not normalize yet: the package takes normalized float input, so "
+        "apply the whole pipeline before inference",
+        _true,
+    ),
+    Gap(
+        "/preprocessing/inputConfigs/*/pipeline/*/fuseIntoFirstLayer",
+        "warning",
+        "the first layer does not normalize yet: the package takes normalized float input, so "
+        "apply the whole pipeline before inference",
+        _true,
+    ),
+    Gap(
+        "/uint8Input",
+        "warning",
+        "uint8 inputs are not available yet: the package takes the model's own input type",
+        _applied,
+    ),
+    Gap("/hessianQuant", "warning", "weights are rounded to the nearest value", _applied),
+    Gap("/layerBiasCorrection", "warning", "biases are not corrected yet", _applied),
+    Gap("/searchWeightScale", "warning", "weight scales come from the largest weight", _applied),
+    Gap(
+        "/mod", "warning", "training is not available; the model is quantized without it", _applied
+    ),
+    Gap(
+        "/loadScale",
+        "error",
+        "scales cannot be loaded yet; they would silently be calibrated in their place",
+        _applied,
+    ),
+    Gap("/saveSample", "warning", "samples are not saved yet", _applied),
+    *(
+        Gap(f"/equivalentTransformation/{name}", "warning", _NO_TRANSFORM, _applied)
+        for name in (
+            "normConv",
+            "qk",
+            "ud",
+            "vo",
+            "spinR1",
+            "spinR2",
+            "qkRotation",
+            "optimizeFfn",
+            "crossLayerEqualization",
+            "feedForwardMultiLut",
+            "flattenQuant",
+        )
+    ),
+    Gap(
+        "/equivalentTransformation/headOutChRotation",
+        "error",
+        "output channels cannot be rotated yet; the package would not fit the model it is for",
+        _applied,
+    ),
+    Gap("/llm", "error", _NO_LLM, _applied),
+    Gap("/moe", "error", "mixtures of experts are not available yet", _applied),
+    Gap("/splitBlocks", "error", _NO_LLM, _filled),
+    Gap("/splitParts", "error", _NO_LLM),
+    Gap("/forceNpuInputReposition", "warning", "the host rearranges inputs"),
+    Gap("/forceNpuOutputReposition", "warning", "the host rearranges outputs"),
+    Gap("/bufferMode", "warning", "there is one buffer layout"),
+    Gap("/resourceManagement/weightDtype", "warning", "float weights stay in the model's type"),
+    Gap("/resourceManagement/useGPUOnlyForCalibration", "warning", "only the CPU compiles"),
+    Gap("/resourceManagement/weightMemory", "warning", "float weights stay memory-mapped"),
+    Gap("/runtimeOptions", "warning", "the package records the compiler's own version"),
+)
+"""What this version does not act on."""
+
+
+def remarks(config: CompileConfig) -> list[Remark]:
+    """Return every setting of ``config`` that has no effect, in the order of the fields.
+
+    A section that is switched off although something in it was set is remarked upon too.
+    """
+    data = config.resolved()
+    default = _DEFAULT
+    found = [
+        Remark(where, gap.reason, gap.severity)
+        for gap in GAPS
+        for where, value, normal in _matches(data, default, gap.where.split("/")[1:], ())
+        if (gap.when(value) if gap.when else value != normal)
+    ]
+    seen = {r.pointer for r in found}
+    found += [r for r in _switched_off(config, ()) if r.pointer not in seen]
+    order = {name: i for i, name in enumerate(data)}
+    return sorted(found, key=lambda r: order[r.pointer.split("/")[1]])
+
+
+def settings_without_effect(config: CompileConfig) -> list[tuple[str, str]]:
+    """Return (JSON pointer, reason) of each setting that is accepted but not acted on."""
+    return [(r.pointer, r.reason) for r in remarks(config)]
+
+
+def check_effect(config: CompileConfig) -> list[Remark]:
+    """Refuse what cannot be left out; return the rest, to be logged and reported as warnings.
+
+    Raises:
+        ConfigError: the configuration asks for something whose lack would make the build wrong.
+    """
+    every = remarks(config)
+    errors = [r for r in every if r.severity == "error"]
+    if errors:
+        text = "; ".join(f"{r.pointer}: {r.reason}" for r in errors[:4])
+        more = f"; and {len(errors) - 4} more" if len(errors) > 4 else ""
+        raise ConfigError(
+            f"this version of the compiler cannot honour {text}{more}",
+            details={
+                "pointer": errors[0].pointer,
+                "errors": [{"pointer": r.pointer, "message": r.reason} for r in errors],
+            },
+            hint="remove the setting, or choose another preset; `qbcompiler presets` lists them",
+        )
+    return every
+
+
+def _matches(
+    value: Any, normal: Any, path: list[str], here: tuple[str, ...]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (pointer, value, default) of what a gap's pointer names."""
+    if not path:
+        yield pointer(here), value, normal
+        return
+    head, rest = path[0], path[1:]
+    if head != "*":
+        if isinstance(value, Mapping) and head in value:
+            below = normal.get(head) if isinstance(normal, Mapping) else None
+            yield from _matches(value[head], below, rest, (*here, head))
+        return
+    items: Iterator[tuple[str, Any]] = iter(())
+    if isinstance(value, Mapping):
+        items = ((k, v) for k, v in value.items())
+    elif isinstance(value, list):
+        items = ((str(i), v) for i, v in enumerate(value))
+    for key, item in items:
+        below = normal.get(key) if isinstance(normal, Mapping) else None
+        yield from _matches(item, below, rest, (*here, key))
+
+
+def _switched_off(section: Section, here: tuple[str, ...]) -> Iterator[Remark]:
+    fields = type(section).model_fields
+    if "apply" in fields and not getattr(section, "apply"):  # noqa: B009 - not every section has it
+        alias = {name: f.alias or name for name, f in fields.items()}
+        normal = type(section)()
+        for name in fields:
+            if name != "apply" and getattr(section, name) != getattr(normal, name):
+                where = pointer((*here, alias[name]))
+                yield Remark(where, f"{pointer(here)}/apply is false", "warning")
+        return
+    for name, field in fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from _switched_off(value, (*here, field.alias or name))
+
+
+_DEFAULT = CompileConfig().resolved()
