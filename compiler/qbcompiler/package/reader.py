@@ -57,6 +57,7 @@ class Container:
 
     Attributes:
         path: the file.
+        size: its size in bytes.
         manifest: its manifest, parsed.
         sections: the records of its sections, in file order.
     """
@@ -89,7 +90,7 @@ class Container:
         info = os.fstat(self._handle)
         if not stat.S_ISREG(info.st_mode):
             self._fail("directory", "it is not a regular file")
-        size = info.st_size
+        self.size = size = info.st_size
         tail = self._pread(max(0, size - TAIL_SIZE), min(size, TAIL_SIZE), "directory")
         try:
             offset, length = locate_directory(tail, size)

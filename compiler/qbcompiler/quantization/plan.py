@@ -17,7 +17,7 @@ give equal grids.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..errors import InternalError, QuantizationError
@@ -51,7 +51,7 @@ def plan_grids(
     graph: Graph,
     ranges: Mapping[str, Range],
     *,
-    method: int = 0,
+    method_of: Callable[[Node], int] = lambda node: 0,
     registry: Registry | None = None,
 ) -> GridPlan:
     """Return the int8 grid of every float value of ``graph``.
@@ -60,21 +60,15 @@ def plan_grids(
         graph: the NPU body, in topological order.
         ranges: observed ``(low, high)`` of every float value that is not a constant; values
             whose operator fixes their range, or that only move, need none.
-        method: calibration method: 0 each tensor its own scale, 1 one scale for tensors that
-            meet in an add or a concat.
+        method_of: calibration method of a layer: 0 each tensor its own scale, 1 one scale for
+            tensors that meet in the layer, if it is an add or a concat.
         registry: operators; the built-in ones by default.
 
     Raises:
         QuantizationError: the method is not one of these, or a range is missing or not finite.
     """
-    if method not in _SYMMETRIC_METHODS:
-        raise QuantizationError(
-            f"calibration method {method} asks for zero points, which this release does not have",
-            details={"expected": list(_SYMMETRIC_METHODS), "got": method},
-            hint="set calibration.method to 0 or 1",
-        )
     planner = _Planner(graph, registry or default_registry())
-    planner.join(method)
+    planner.join({n.name: _known_method(n, method_of(n)) for n in graph.nodes})
     own = {n: planner.own_range(n, ranges) for n in planner.names if planner.speaks(n)}
     members: dict[str, list[str]] = {}
     for name in planner.names:
@@ -93,6 +87,17 @@ def plan_grids(
     order = planner.names
     return GridPlan(
         {n: grids[n] for n in order}, {n: chosen[n] for n in order}, {n: classes[n] for n in order}
+    )
+
+
+def _known_method(node: Node, method: int) -> int:
+    if method in _SYMMETRIC_METHODS:
+        return method
+    raise QuantizationError(
+        f"calibration method {method} asks for zero points, which this release does not have"
+        f" (layer {node.name!r}, {node.op})",
+        details={"layer": node.name, "expected": list(_SYMMETRIC_METHODS), "got": method},
+        hint="set calibration.method, and its layerOverrides, to 0 or 1",
     )
 
 
@@ -145,7 +150,7 @@ class _Planner:
             )
         return low, high
 
-    def join(self, method: int) -> None:
+    def join(self, methods: Mapping[str, int]) -> None:
         for node in self._graph.nodes:
             rule = self._rule(node)
             source = self._first_input(node)
@@ -156,7 +161,7 @@ class _Planner:
             elif rule is QuantRule.CLAMP and source is not None:
                 if self._gives_way(source):
                     self._tie(source, node.outputs[0])
-            elif rule is QuantRule.MEET and method == 1:
+            elif rule is QuantRule.MEET and methods[node.name] == 1:
                 self._meet(node)
         for name in self.names:
             if self._gives_way(name):

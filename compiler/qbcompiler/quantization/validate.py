@@ -160,7 +160,9 @@ def validate(
             if output.agreement is not None:
                 output.agreement.add(expected[output.name], got[output.name])
         if done < layer_samples:
-            _compare_layers(body, pipeline, pipeline.before_body(sample), kept, layers, threads)
+            _compare_layers(
+                body, pipeline, pipeline.before_body(sample), kept, layers, threads, registry
+            )
         done += 1
         if progress is not None:
             progress(done, total if limit is None else min(limit, total or limit))
@@ -191,6 +193,7 @@ def _compare_layers(
     kept: Mapping[str, Array],
     layers: Sequence[LayerAccuracy],
     threads: int,
+    registry: Registry | None,
 ) -> None:
     """Compare each layer's integers with the float values, a bounded group at a time."""
     from ..runtime.float_engine import FloatEngine
@@ -205,7 +208,7 @@ def _compare_layers(
         for i in group:
             layer = engine.graph.layers[i]
             wanted.update((n, None) for n in (*layer.inputs, *layer.outputs) if n)
-        real = FloatEngine(body, list(wanted), threads=threads).run(feed)
+        real = FloatEngine(body, list(wanted), threads=threads, registry=registry).run(feed)
         for i in group:
             layer, found = engine.graph.layers[i], layers[i]
             exact = {n: to_integers(real[n], values[n]) for n in layer.inputs if n}

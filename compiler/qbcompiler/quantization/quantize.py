@@ -1,0 +1,53 @@
+"""Float graph and statistics to integer graph: plan, then apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from ..ir import Graph, IntGraph
+from ..ops import Registry
+from .apply import apply_plan
+from .plan import Range, plan_grids
+from .settings import QuantSettings
+
+if TYPE_CHECKING:
+    from ..config import CompileConfig
+
+__all__ = ["RangeSource", "quantize"]
+
+
+class RangeSource(Protocol):
+    """What quantization asks of calibration (``observers.Statistics`` has it)."""
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """The chosen ``(low, high)`` of each float value that is not a constant."""
+        ...
+
+
+def quantize(
+    graph: Graph,
+    statistics: RangeSource,
+    config: CompileConfig,
+    device: object = None,
+    *,
+    registry: Registry | None = None,
+) -> IntGraph:
+    """Return the integer graph of ``graph``.
+
+    Args:
+        graph: the NPU body of a partition, in topological order.
+        statistics: the ranges that calibration found.
+        config: methods and bits.
+        device: the target; what it lacks was settled when the graph was partitioned.
+        registry: operators; the built-in ones by default.
+
+    Raises:
+        UnsupportedOperatorError: lists every layer without integer form.
+        QuantizationError: a method or bit width that is not served, a range that is not finite,
+            or a layer whose numbers do not allow it.
+    """
+    settings = QuantSettings.from_config(config)
+    plan = plan_grids(graph, statistics.ranges, method_of=settings.method_of, registry=registry)
+    return apply_plan(graph, plan, weight_bits=settings.weight_bits_of, registry=registry)

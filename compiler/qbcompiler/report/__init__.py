@@ -1,0 +1,13 @@
+"""What a build and a file tell a person: ``report.json``, ``info``."""
+
+from .build import REPORT_VERSION, build_report, warnings_of, write_report
+from .info import info, info_text
+
+__all__ = [
+    "REPORT_VERSION",
+    "build_report",
+    "info",
+    "info_text",
+    "warnings_of",
+    "write_report",
+]

@@ -1,0 +1,138 @@
+"""``report.json``: what a build tells a person."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..errors import OutputWriteError
+from ..ir import IntGraph
+from ..package import CalibrationRecord
+from ..package.json_io import dump_json
+from ..quantization.summary import layer_summaries
+from ..quantization.validate import Accuracy
+
+__all__ = ["REPORT_VERSION", "build_report", "warnings_of", "write_report"]
+
+REPORT_VERSION = 1
+"""Version of the report's form; raised when a key changes its meaning."""
+
+_WORST = 10
+
+
+def warnings_of(
+    calibration: CalibrationRecord, accuracy: Accuracy | None, others: Sequence[str] = ()
+) -> list[str]:
+    """Return a build's warnings: random calibration, saturation, then ``others``."""
+    found = []
+    if calibration.random:
+        found.append("calibrated with random numbers: this build is not for release")
+    if accuracy is None:
+        found.append("accuracy was not measured: there was no validation sample")
+    else:
+        clipped = [a for a in accuracy.layers if a.elements and a.at_limits > 0.01 * a.elements]
+        for layer in sorted(clipped, key=lambda a: -a.at_limits / a.elements)[:_WORST]:
+            share = 100.0 * layer.at_limits / layer.elements
+            found.append(
+                f"layer {layer.name!r} ({layer.op}): {share:.1f}% of its output is at the limit of"
+                " its range"
+            )
+    found += others
+    return found
+
+
+def build_report(
+    *,
+    device: str,
+    schemes: Sequence[str],
+    preset: str | None,
+    int_graph: IntGraph,
+    ranges: Mapping[str, tuple[float, float]],
+    calibration: CalibrationRecord,
+    accuracy: Accuracy | None,
+    config: Mapping[str, Any],
+    support: Sequence[Mapping[str, Any]] = (),
+    phases: Mapping[str, float] | None = None,
+    warnings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the report as JSON data.
+
+    Args:
+        device, schemes, preset, config: what was built, resolved.
+        int_graph: the integer graph.
+        ranges: observed ``(low, high)`` by value name.
+        calibration: what it was calibrated with.
+        accuracy: against the float model, or None where nothing was compared.
+        support: the partition's table, one object a layer.
+        phases: seconds that each phase took, by name.
+        warnings: further warnings (settings without effect …).
+    """
+    errors = {a.name: a.as_dict() for a in accuracy.layers} if accuracy is not None else {}
+    layers = []
+    for summary in layer_summaries(int_graph):
+        for port in (*summary["inputs"], *summary["outputs"]):
+            if port["name"] in ranges:
+                low, high = ranges[port["name"]]
+                port["range"] = [float(low), float(high)]
+        found = errors.get(summary["name"], {})
+        layers.append(
+            {
+                **summary,
+                "sqnr_db": found.get("sqnr_db"),
+                "own_sqnr_db": found.get("own_sqnr_db"),
+                "saturated": found.get("saturated"),
+            }
+        )
+    measured = [x for x in layers if x["sqnr_db"] is not None]
+    return {
+        "version": REPORT_VERSION,
+        "device": device,
+        "schemes": list(schemes),
+        "preset": preset,
+        "calibration": calibration.as_dict(),
+        "accuracy": accuracy.summary() if accuracy is not None else None,
+        "warnings": warnings_of(calibration, accuracy, warnings),
+        "phases": {k: round(float(v), 3) for k, v in (phases or {}).items()},
+        "worst_layers": {
+            "accumulated": _worst(measured, "sqnr_db"),
+            "own": _worst([x for x in measured if x["own_sqnr_db"] is not None], "own_sqnr_db"),
+        },
+        "layers": layers,
+        "support": [dict(row) for row in support],
+        "config": dict(config),
+    }
+
+
+def _worst(layers: Sequence[Mapping[str, Any]], key: str) -> list[dict[str, Any]]:
+    ordered = sorted(layers, key=lambda x: (x[key], x["name"]))[:_WORST]
+    return [{"name": x["name"], "op": x["op"], key: x[key]} for x in ordered]
+
+
+def write_report(path: str | os.PathLike[str], report: Mapping[str, Any]) -> Path:
+    """Write a report; the file appears under its name only when it is complete.
+
+    Raises:
+        OutputWriteError: it cannot be written.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(dump_json(report))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as exc:
+        raise OutputWriteError(
+            f"cannot write {target}: {exc.strerror or exc}",
+            details={"path": str(target), "errno": exc.errno},
+            hint="choose an existing, writable folder with enough free space",
+        ) from exc
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return target

@@ -1,0 +1,193 @@
+"""What an MBLT or MXQ is, from its manifest alone: no weights are read."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import FormatError
+from ..package import MBLT_FORMAT, MXQ_FORMAT
+from ..package.graph_json import MAX_ITEMS, MAX_NAME, read_type
+from ..package.json_io import Fields
+from ..package.reader import Container
+from ..package.writer import MANIFEST
+from .text import clean, table
+
+__all__ = ["info", "info_text"]
+
+_MAX_PORTS = 65_536
+
+
+def info(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what the file is, as JSON data.
+
+    Keys: ``kind`` (mblt or mxq), ``format``, ``size`` in bytes, ``compiler``, ``source``,
+    ``device``, ``inputs``, ``outputs``, ``subgraphs``, ``operators`` (layers by operator),
+    ``layers`` (with place, reason and, in an MXQ, quantization), ``sections``; in an MXQ also
+    ``schemes``, ``preset``, ``config``, ``calibration``, ``accuracy``, ``engine``.
+
+    Raises:
+        ArgumentError: the file cannot be opened.
+        FormatError: it is neither, is damaged, or of a newer major version.
+    """
+    with Container(path, MBLT_FORMAT, MXQ_FORMAT) as container:
+        kind = container.format.name
+        fields = Fields(container.manifest, MANIFEST)
+        mblt = fields if kind == MBLT_FORMAT.name else fields.nested("mblt")
+        data: dict[str, Any] = {
+            "kind": kind,
+            "format": str(container.format),
+            "size": container.size,
+            "compiler": fields.mapping("compiler"),
+            "source": mblt.mapping("source"),
+            "parse_options": mblt.mapping("parse_options"),
+            "device": mblt.optional_text("target_device"),
+            "cpu_offload": mblt.boolean("cpu_offload"),
+            "inputs": _ports(fields, "inputs"),
+            "outputs": _ports(fields, "outputs"),
+            "subgraphs": [s.plain for s in mblt.nested_list("subgraphs", 3)],
+        }
+        layers = _layers(mblt)
+        if kind == MXQ_FORMAT.name:
+            data["device"] = fields.text("device")
+            data["schemes"] = fields.texts("schemes", 16)
+            data["preset"] = fields.optional_text("preset")
+            for key in ("engine", "calibration", "accuracy", "config"):
+                data[key] = fields.mapping(key)
+            quantized = {
+                q.text("name", MAX_NAME): q for q in fields.nested_list("layers", MAX_ITEMS)
+            }
+            for layer in layers:
+                found = quantized.get(layer["name"])
+                layer["quantization"] = None if found is None else found.plain
+        data["operators"] = dict(sorted(Counter(layer["op"] for layer in layers).items()))
+        data["layers"] = layers
+        data["sections"] = [r.as_dict() for r in container.sections.values()]
+        return data
+
+
+def _ports(fields: Fields, key: str) -> list[dict[str, Any]]:
+    ports = []
+    for item in fields.nested_list(key, _MAX_PORTS):
+        type_ = read_type(item)
+        ports.append(
+            {
+                "name": item.text("name", MAX_NAME),
+                "shape": list(type_.shape),
+                "dtype": type_.dtype.value,
+                "layout": item.optional_text("layout", 16),
+            }
+        )
+    return ports
+
+
+def _layers(mblt: Fields) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": item.text("name", MAX_NAME),
+            "op": item.text("op", MAX_NAME),
+            "source": item.texts("source", _MAX_PORTS, MAX_NAME),
+            "place": item.text("place", 16),
+            "device": item.text("device", 16),
+            "reason": item.optional_text("reason", 65_536),
+        }
+        for item in mblt.nested_list("layers", MAX_ITEMS)
+    ]
+
+
+def info_text(data: Mapping[str, Any], *, layers: bool = True) -> str:
+    """Return :func:`info`'s data as text for a terminal.
+
+    Args:
+        data: what :func:`info` returned.
+        layers: list every layer, not only their number by operator.
+    """
+    facts = [
+        ("file", f"{data['kind'].upper()}, format {data['format']}, {data['size']:,} bytes"),
+        ("compiler", _compiler(data["compiler"])),
+        ("source", _source(data["source"])),
+        ("device", data["device"] or "none (parsed for any device)"),
+    ]
+    if data["kind"] == MXQ_FORMAT.name:
+        facts += [
+            ("schemes", ", ".join(data["schemes"])),
+            ("preset", data["preset"] or "none"),
+            ("calibration", _calibration(data["calibration"])),
+        ]
+        facts += [("accuracy", line) for line in _accuracy(data["accuracy"])]
+    facts.append(("operators", ", ".join(f"{k} {v}" for k, v in data["operators"].items())))
+    width = max(len(k) for k, _ in facts)
+    lines = [f"{key.ljust(width)}  {clean(value)}" for key, value in facts]
+    for key in ("inputs", "outputs"):
+        rows = [
+            [p["name"], p["dtype"], "x".join(map(str, p["shape"])) or "scalar", p["layout"] or ""]
+            for p in data[key]
+        ]
+        lines += ["", key, *table(["name", "type", "shape", "layout"], rows)]
+    if layers:
+        lines += ["", "layers", *_layer_table(data)]
+    return "\n".join(lines) + "\n"
+
+
+def _layer_table(data: Mapping[str, Any]) -> list[str]:
+    mxq = data["kind"] == MXQ_FORMAT.name
+    head = ["layer", "operator", "place", "runs on"]
+    head += ["output scale"] if mxq else []
+    head.append("why not on the NPU")
+    rows = []
+    for layer in data["layers"]:
+        row = [layer["name"], layer["op"], layer["place"], layer["device"]]
+        if mxq:
+            row.append(_scale(layer["quantization"]))
+        row.append(layer["reason"] or "")
+        rows.append(row)
+    return table(head, rows)
+
+
+def _scale(quantization: Any) -> str:
+    if not isinstance(quantization, dict):
+        return "float"
+    outputs = quantization.get("outputs")
+    scales = []
+    for port in outputs if isinstance(outputs, list) else []:
+        scale = port.get("scale") if isinstance(port, dict) else None
+        scales.append(f"{scale:.6g}" if isinstance(scale, float) else "exact")
+    return ", ".join(scales)
+
+
+def _compiler(compiler: Mapping[str, Any]) -> str:
+    revision = compiler.get("revision")
+    text = f"{compiler.get('name')} {compiler.get('version')}"
+    return f"{text} ({revision})" if revision else text
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    opset = source.get("opset")
+    parts = [f"SHA-256 {source.get('sha256')}"]
+    if source.get("producer"):
+        parts.append(f"by {source['producer']}")
+    if isinstance(opset, dict) and opset:
+        parts.append("opset " + ", ".join(f"{k or 'ai.onnx'} {v}" for k, v in opset.items()))
+    return ", ".join(parts)
+
+
+def _calibration(calibration: Mapping[str, Any]) -> str:
+    kind = "RANDOM samples, not for release" if calibration.get("random") else "samples"
+    return f"{calibration.get('samples')} {kind}, digest {calibration.get('digest')}"
+
+
+def _accuracy(accuracy: Mapping[str, Any]) -> Sequence[str]:
+    outputs = accuracy.get("outputs")
+    if not isinstance(outputs, list) or not outputs:
+        return ["not measured"]
+    lines = []
+    for item in outputs:
+        if not isinstance(item, dict):
+            raise FormatError("manifest.json: accuracy must list objects")
+        text = f"{item.get('name')}: SQNR {item.get('sqnr_db')} dB, cosine {item.get('cosine')}"
+        if item.get("top1_agreement") is not None:
+            text += f", top-1 agreement {item['top1_agreement']}"
+        lines.append(text)
+    return lines
