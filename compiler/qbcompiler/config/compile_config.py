@@ -164,9 +164,9 @@ class CompileConfig(Section):
         Raises:
             ConfigError: it cannot be read, is not a configuration, or has an unknown key.
         """
-        from .load import load_config_file
+        from .documents import read_document
 
-        return cls.from_data(load_config_file(path), source=os.fspath(path))
+        return cls.from_data(read_document(path), source=os.fspath(path))
 
     @classmethod
     def from_preset(cls, name: str) -> Self:
@@ -180,7 +180,9 @@ class CompileConfig(Section):
         return cls.from_data(load_preset(name).config, source=f"preset {name}")
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any], *, source: str = "the configuration") -> Self:
+    def from_data(
+        cls, data: Mapping[str, Any] | None, *, source: str = "the configuration"
+    ) -> Self:
         """Build from JSON data in either spelling, grouped or not.
 
         Raises:

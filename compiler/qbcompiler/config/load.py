@@ -56,23 +56,29 @@ def canonical_keys(data: Any, *, source: str) -> dict[str, Any]:
     Raises:
         ConfigError: not a map, an unknown key, or one thing said in two places.
     """
+    return _canonical_document(data, source)[0]
+
+
+def _canonical_document(data: Any, source: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the canonical map, and where the document has each of its top-level keys."""
     if data is None:
-        return {}
+        return {}, {}
     flat, places = _ungroup(_mapping(data, "", source), source)
-    return _canonical(flat, CompileConfig, "", source, places)
+    clean = _canonical(flat, CompileConfig, "", source, places)
+    return clean, {_camel(_OLD_NAMES.get(key, key)): where for key, where in places.items()}
 
 
-def validate_config(cls: type[C], data: Mapping[str, Any], *, source: str) -> C:
+def validate_config(cls: type[C], data: Any, *, source: str) -> C:
     """Build the configuration, or say what is wrong with it.
 
     Raises:
         ConfigError: names the place as a JSON pointer; ``details["errors"]`` has all of them.
     """
-    clean = canonical_keys(data, source=source)
+    clean, places = _canonical_document(data, source)
     try:
         return cls.model_validate(clean)
     except ValidationError as exc:
-        raise config_error(exc, source) from exc
+        raise config_error(exc, source, places) from exc
 
 
 def merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,11 +98,21 @@ def pointer(path: Sequence[object]) -> str:
     return "".join(f"/{str(p).replace('~', '~0').replace('/', '~1')}" for p in path)
 
 
-def config_error(exc: ValidationError, source: str) -> ConfigError:
-    """Translate Pydantic's findings; the first one makes the message."""
+def config_error(
+    exc: ValidationError, source: str, places: Mapping[str, str] | None = None
+) -> ConfigError:
+    """Translate Pydantic's findings; the first one makes the message.
+
+    Args:
+        exc: the findings.
+        source: names the document.
+        places: JSON pointers of top-level keys that the document has elsewhere.
+    """
     errors = []
     for item in exc.errors(include_url=False, include_context=False):
-        where = pointer(_without_tags(item["loc"]))
+        path = _without_tags(item["loc"])
+        top = (places or {}).get(str(path[0])) if path else None
+        where = pointer(path) if top is None else top + pointer(path[1:])
         text = _sentence(item["msg"])
         got = item.get("input")
         entry: dict[str, Any] = {"pointer": where, "message": text}

@@ -10,7 +10,8 @@ from typing import Any
 from ..errors import ConfigError
 from .base import Section
 from .compile_config import CompileConfig
-from .load import canonical_keys, load_config_file, merge, pointer, validate_config
+from .documents import read_document
+from .load import canonical_keys, merge, pointer, validate_config
 from .presets import load_preset
 
 __all__ = ["ConfigSource", "ResolvedConfig", "resolve_config"]
@@ -93,9 +94,13 @@ def _of_source(source: ConfigSource) -> tuple[str, dict[str, Any]]:
     if isinstance(source, CompileConfig):
         return "compile_config object", canonical_keys(source.settings(), source="compile_config")
     if isinstance(source, Mapping):
+        validate_config(CompileConfig, source, source="compile_config")
         return "compile_config", canonical_keys(source, source="compile_config")
     if isinstance(source, (str, os.PathLike)):
-        return f"file {os.fspath(source)}", load_config_file(source)
+        name = f"file {os.fspath(source)}"
+        data = read_document(source)
+        validate_config(CompileConfig, data, source=name)
+        return name, canonical_keys(data, source=name)
     raise ConfigError(
         f"compile_config must be a path, a map or a CompileConfig, got {type(source).__name__}"
     )
