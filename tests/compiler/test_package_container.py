@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import struct
 import subprocess
 import zipfile
 from pathlib import Path
