@@ -2,11 +2,66 @@
 
 from __future__ import annotations
 
-from ..ir import Graph
+from collections.abc import Sequence
+
+from ..ir import Graph, verify
 from ..ops import Registry
+from .base import GraphPass, PassResult
+from .cancel_moves import CancelMoves
+from .common_subexpressions import CommonSubexpressions
+from .dead_code import DeadCode
+from .fold_affine import FoldAffineAfter, FoldAffineBefore
+from .fold_constants import FoldConstants
+from .fuse_gelu import FuseGelu
+from .fuse_hard_sigmoid import FuseHardSigmoid
+from .fuse_hard_swish import FuseHardSwish
+from .fuse_mish import FuseMish, FuseSoftplus
+from .fuse_swish import FuseSwish
+from .merge_affine import MergeAffine
+from .merge_clips import MergeClips
 
-__all__ = ["run_pipeline"]
+__all__ = ["PIPELINE", "run_pipeline"]
+
+PIPELINE: tuple[GraphPass, ...] = (
+    FoldConstants(),
+    DeadCode(),
+    CommonSubexpressions(),
+    CancelMoves(),
+    MergeClips(),
+    FuseHardSigmoid(),
+    FuseHardSwish(),
+    FuseSwish(),
+    FuseGelu(),
+    FuseSoftplus(),
+    FuseMish(),
+    FoldAffineAfter(),
+    FoldAffineBefore(),
+    MergeAffine(),
+    DeadCode("final_dead_code"),
+)
 
 
-def run_pipeline(graph: Graph, registry: Registry) -> None:
-    """Run every pass on ``graph`` in place."""
+def run_pipeline(
+    graph: Graph, registry: Registry, passes: Sequence[GraphPass] = PIPELINE
+) -> list[PassResult]:
+    """Run ``passes`` on ``graph`` in place, and verify it after each.
+
+    Raises:
+        ValueError: a pass comes before one that it requires, or two have one name.
+        VerifyError: a pass broke the graph.
+    """
+    done: list[str] = []
+    results: list[PassResult] = []
+    for step in passes:
+        missing = [r for r in step.requires if r not in done]
+        if missing or step.name in done:
+            raise ValueError(f"pass {step.name!r} is listed twice or before {missing}")
+        done.append(step.name)
+        if not all(op in registry for op in step.needs):
+            continue
+        result = step.run(graph, registry)
+        if result.count:
+            verify(graph, "simplified", registry.infer)
+        step.ensures(graph)
+        results.append(result)
+    return results
