@@ -71,7 +71,7 @@ def affine_tensors(
         shift = min(shift, 31 - math.frexp(largest)[1])
         if round(largest * 2.0**shift) >= 1 << 31:
             shift -= 1
-    shift = min(shift, int(math.floor(math.log2(_LIMIT / (2.0 * bound)))))
+    shift = min(shift, math.floor(math.log2(_LIMIT / (2.0 * bound))))
     shift = max(shift, 1)
     unit = 2.0**shift
     tensors: dict[str, Array] = {}
@@ -101,9 +101,7 @@ def affine_layer(
     ratios = [
         float64(np.asarray(k)) * (g.scale / out.scale) for k, g in zip(factors, grids, strict=True)
     ]
-    tensors, shift = affine_tensors(
-        ratios, float64(np.asarray(constant)) / out.scale, grids, out
-    )
+    tensors, shift = affine_tensors(ratios, float64(np.asarray(constant)) / out.scale, grids, out)
     return IntLayer(
         node.name,
         node.op,

@@ -4,8 +4,82 @@ from __future__ import annotations
 
 from typing import Any
 
+from .activation import Clip, Hardtanh, PRelu, Relu
+from .arithmetic import Adding, Div, Multiply, Sub
+from .arithmetic_const import (
+    AddingConstant,
+    Batchnorm,
+    DivConstant,
+    MultiplyConstant,
+    Neg,
+    SubConstant,
+)
+from .conv import Convolution, Convolution3d, DepthwiseConvolution, GroupConvolution
+from .conv_transpose import TransposeConvolution
+from .logic import Logical, Shape, TensorCmp, Where
+from .matmul import MatMul
+from .normalization import LayerNormalization, RmsNormalization
+from .onnx_layer import OnnxLayer
+from .pad import Pad
+from .pooling import GlobalAveragePooling, Pooling
+from .reduce import ReduceL2, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
+from .resize import Resize
+from .shapes import Cast, Expand, Identity, Reshape, Transpose, Unsqueeze
+from .slicing import Concatenate, Gather, Slice
+from .softmax import LogSoftmax, Softmax
 from .spec import OpSpec
+from .unary import TABLE_SPECS
 
 __all__ = ["SPECS"]
 
-SPECS: list[OpSpec[Any]] = []
+SPECS: list[OpSpec[Any]] = [
+    DepthwiseConvolution(),
+    GroupConvolution(),
+    Convolution(),
+    Convolution3d(),
+    TransposeConvolution(),
+    MatMul(),
+    Batchnorm(),
+    AddingConstant(),
+    Adding(),
+    SubConstant(),
+    Sub(),
+    MultiplyConstant(),
+    Multiply(),
+    DivConstant(),
+    Div(),
+    Neg(),
+    Relu(),
+    Hardtanh(),
+    Clip(),
+    PRelu(),
+    *TABLE_SPECS,
+    Softmax(),
+    LogSoftmax(),
+    LayerNormalization(),
+    RmsNormalization(),
+    Pooling(),
+    GlobalAveragePooling(),
+    ReduceMean(),
+    ReduceSum(),
+    ReduceMax(),
+    ReduceMin(),
+    ReduceProd(),
+    ReduceL2(),
+    Resize(),
+    Pad(),
+    Concatenate(),
+    Slice(),
+    Gather(),
+    Reshape(),
+    Unsqueeze(),
+    Transpose(),
+    Expand(),
+    Identity(),
+    Cast(),
+    TensorCmp(),
+    Logical(),
+    Where(),
+    Shape(),
+    OnnxLayer(),
+]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ir import Array, DType, Graph, Node, QuantParams, TensorType, Value
+from ..ir import Array, DType, Graph, Node, QuantParams, Value
 from .spec import QuantContext, SourceNode
 
 __all__ = [
@@ -87,7 +87,7 @@ def int_list(data: Array) -> list[int]:
     return [int(v) for v in np.asarray(data).reshape(-1).tolist()]
 
 
-def axes_argument(node: SourceNode, index: int = 1, name: str = "axes") -> list[int] | None | str:
+def axes_argument(node: SourceNode, index: int = 1, name: str = "axes") -> list[int] | str | None:
     """Return axes that are an attribute in older opsets and input ``index`` in newer ones.
 
     Returns:
@@ -152,15 +152,11 @@ def centre(x: Array, params: QuantParams | None) -> Array:
     """Return ``q - z``, as it is where the zero point is 0."""
     if params is None or params.zero_point == 0:
         return x
-    wide = np.int16 if params.bits <= 8 else np.int32
-    return x.astype(wide) - wide(params.zero_point)
+    if params.bits <= 8:
+        return x.astype(np.int16) - np.int16(params.zero_point)
+    return x.astype(np.int32) - np.int32(params.zero_point)
 
 
 def float64(data: Array) -> NDArray[np.float64]:
     """Return constant data in float64."""
     return np.asarray(data, dtype=np.float64)
-
-
-def like(value: Value, shape: tuple[int, ...]) -> TensorType:
-    """Return the element type of ``value`` with another shape."""
-    return value.type.with_shape(shape)

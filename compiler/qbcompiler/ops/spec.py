@@ -295,7 +295,9 @@ class OpSpec(Generic[A]):
 
     def unsupported(self, node: Node, graph: Graph) -> str | None:
         """Return why the integer form cannot be built (operator limits, not the device's)."""
-        return None if self.rule_of(node, graph) is not QuantRule.FLOAT else "it has no integer form"
+        return (
+            None if self.rule_of(node, graph) is not QuantRule.FLOAT else "it has no integer form"
+        )
 
     def grid(self, node: Node, graph: Graph) -> tuple[float, float] | None:
         """Return a fixed real range of the output that overrides the observed one, or None."""

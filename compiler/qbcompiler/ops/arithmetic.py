@@ -1,0 +1,257 @@
+"""Arithmetic of two activations: ``Adding``, ``Sub``, ``Multiply``, ``Div``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ir import (
+    Array,
+    DType,
+    Graph,
+    IntLayer,
+    NoAttrs,
+    Node,
+    QuantParams,
+    TensorType,
+    Value,
+)
+from .affine import MAX_RATIO, affine_layer, run_affine
+from .common import (
+    broadcast,
+    centre,
+    grid_of,
+    integer_reason,
+    require,
+    require_same_dtype,
+)
+from .fixedpoint import fixed_multiplier, requantize
+from .spec import (
+    Case,
+    Kernels,
+    Lowering,
+    OnnxEmitter,
+    OpSpec,
+    QuantContext,
+    QuantRule,
+    Refusal,
+    SourceNode,
+)
+
+__all__ = ["Adding", "Div", "Multiply", "Sub", "add_any"]
+
+
+def add_any(a: Value, b: Value, to: Lowering) -> Value:
+    """Add two values, by the constant form where just one of them is constant."""
+    if (a.data is None) != (b.data is None):
+        x, c = (a, b) if a.data is None else (b, a)
+        return to.emit("AddingConstant", NoAttrs(), [x, c])[0]
+    return to.emit("Adding", NoAttrs(), [a, b])[0]
+
+
+class _Binary(OpSpec[NoAttrs]):
+    """What operators of two broadcast tensors share."""
+
+    attrs_type = NoAttrs
+    exported: ClassVar[str]
+
+    def infer(self, attrs: NoAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
+        a, b = require(inputs, 0), require(inputs, 1)
+        dtype = require_same_dtype([a, b])
+        if dtype in (DType.BOOL, DType.STRING):
+            raise ValueError(f"cannot calculate with {dtype.value} elements")
+        return [TensorType(dtype, broadcast(a.shape, b.shape))]
+
+    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
+        a, b = node.input(0), node.input(1)
+        if a is None or b is None:
+            return Refusal("it lacks an input")
+        if (a.data is None) != (b.data is None):
+            return Refusal("one of its inputs is a constant")
+        if node.version < 7:
+            return Refusal("broadcasting of opset 6 and older is not modelled")
+        return to.emit(self.name, NoAttrs(), [a, b])
+
+    def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
+        to.emit(self.exported, node.inputs, node.outputs)
+
+    def unsupported(self, node: Node, graph: Graph) -> str | None:
+        return integer_reason(node, graph, (0, 1))
+
+    def cases(self) -> Sequence[Case]:
+        def act(*shape: int) -> TensorType:
+            return TensorType(DType.FLOAT32, shape)
+
+        return [
+            Case("same", NoAttrs(), [act(1, 3, 4, 5), act(1, 3, 4, 5)], bound=0.51),
+            Case("channel", NoAttrs(), [act(1, 3, 4, 5), act(1, 3, 1, 1)], bound=0.51),
+            Case("rank", NoAttrs(), [act(5), act(2, 3, 5)], bound=0.51),
+        ]
+
+
+class _Sum(_Binary):
+    """Weighted sums of two activations."""
+
+    rule = QuantRule.MEET
+    signs: ClassVar[tuple[float, float]]
+
+    def quantize(self, node: Node, q: QuantContext) -> IntLayer:
+        return affine_layer(node, q, self.signs)
+
+    def run(
+        self,
+        layer: IntLayer,
+        inputs: Sequence[Array | None],
+        params: Mapping[str, QuantParams | None],
+        kernels: Kernels,
+    ) -> list[Array]:
+        out = params[layer.outputs[0]]
+        assert out is not None
+        return [run_affine(layer, inputs, out)]
+
+
+class Adding(_Sum):
+    """``a + b``; ONNX ``Sum`` and ``Mean`` become chains of it."""
+
+    name = "Adding"
+    onnx = ("Add", "Sum", "Mean")
+    exported = "Add"
+    signs = (1.0, 1.0)
+
+    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
+        if node.op_type == "Add":
+            return super().lower(node, to)
+        values = [v for v in node.inputs if v is not None]
+        if not values or (any(v.data is not None for v in values) and len(values) == 1):
+            return Refusal("it has no activations")
+        total = values[0]
+        for value in values[1:]:
+            total = add_any(total, value, to)
+        if node.op_type == "Mean" and len(values) > 1:
+            part = to.const(np.asarray(1.0 / len(values), dtype=total.type.dtype.numpy))
+            return to.emit("MultiplyConstant", NoAttrs(), [total, part])
+        if len(values) == 1:
+            return to.emit("Identity", NoAttrs(), [total])
+        return [total]
+
+
+class Sub(_Sum):
+    """``a - b``."""
+
+    name = "Sub"
+    onnx = ("Sub",)
+    exported = "Sub"
+    signs = (1.0, -1.0)
+
+
+def _product_tensors(node: Node, q: QuantContext, real: float) -> IntLayer:
+    m, r = fixed_multiplier(min(real, MAX_RATIO))
+    return IntLayer(
+        node.name,
+        node.op,
+        list(node.inputs),
+        list(node.outputs),
+        {},
+        {"multiplier": m.astype(np.int32), "shift": r},
+        node.source,
+    )
+
+
+class Multiply(_Binary):
+    """``a * b``: the product of the integers, requantized once."""
+
+    name = "Multiply"
+    onnx = ("Mul",)
+    exported = "Mul"
+
+    def quantize(self, node: Node, q: QuantContext) -> IntLayer:
+        a, b = (grid_of(q, n) for n in node.inputs)
+        out = grid_of(q, node.outputs[0])
+        return _product_tensors(node, q, a.scale * b.scale / out.scale)
+
+    def run(
+        self,
+        layer: IntLayer,
+        inputs: Sequence[Array | None],
+        params: Mapping[str, QuantParams | None],
+        kernels: Kernels,
+    ) -> list[Array]:
+        a, b = _centred(layer, inputs, params)
+        out = params[layer.outputs[0]]
+        assert out is not None
+        return [requantize(a * b, layer.tensors["multiplier"], layer.tensors["shift"], out)]
+
+
+class Div(_Binary):
+    """``a / b`` by one exact integer division, rounded half up.
+
+    With ``s_a / (s_b * s_out) = M / 2^r`` the quotient is ``floor((2 n + d) / (2 d))`` for
+    ``n = +-a * M`` and ``d = |b| * 2^r``; ``r`` is at most 40, so nothing leaves 62 bits. An
+    integer divisor of 0 stands for a real one below half a step: the result saturates with the
+    sign of the dividend, and 0 / 0 is 0.
+    """
+
+    name = "Div"
+    onnx = ("Div",)
+    exported = "Div"
+
+    def quantize(self, node: Node, q: QuantContext) -> IntLayer:
+        a, b = (grid_of(q, n) for n in node.inputs)
+        out = grid_of(q, node.outputs[0])
+        real = min(a.scale / (b.scale * out.scale), MAX_RATIO)
+        m, r = fixed_multiplier(real)
+        shift = int(r)
+        if shift > 40:
+            m, shift = np.asarray(round(real * 2.0**40), dtype=np.int64), 40
+        return IntLayer(
+            node.name,
+            node.op,
+            list(node.inputs),
+            list(node.outputs),
+            {},
+            {"multiplier": m.astype(np.int32), "shift": np.asarray(shift, dtype=np.int8)},
+            node.source,
+        )
+
+    def run(
+        self,
+        layer: IntLayer,
+        inputs: Sequence[Array | None],
+        params: Mapping[str, QuantParams | None],
+        kernels: Kernels,
+    ) -> list[Array]:
+        a, b = _centred(layer, inputs, params)
+        out = params[layer.outputs[0]]
+        assert out is not None
+        numerator = a * np.where(b < 0, -1, 1) * layer.tensors["multiplier"].astype(np.int64)
+        divisor = np.abs(b) << layer.tensors["shift"].astype(np.int64)
+        safe = np.where(divisor == 0, 1, divisor)
+        quotient = (2 * numerator + safe) // (2 * safe)
+        quotient = np.where(divisor == 0, np.sign(a) << 40, quotient) + out.zero_point
+        result: Array = np.clip(quotient, out.qmin, out.qmax).astype(out.dtype.numpy)
+        return [result]
+
+    def cases(self) -> Sequence[Case]:
+        def act(*shape: int) -> TensorType:
+            return TensorType(DType.FLOAT32, shape)
+
+        return [
+            Case("same", NoAttrs(), [act(1, 3, 4, 5), act(1, 3, 4, 5)], low=1.0, bound=0.51),
+            Case("channel", NoAttrs(), [act(1, 3, 4), act(1, 3, 1)], low=1.0, bound=0.51),
+            Case("negative", NoAttrs(), [act(2, 7), act(7)], low=-5.0, high=-1.0, bound=0.51),
+        ]
+
+
+def _centred(
+    layer: IntLayer,
+    inputs: Sequence[Array | None],
+    params: Mapping[str, QuantParams | None],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    found = []
+    for name, x in zip(layer.inputs, inputs, strict=True):
+        assert x is not None
+        found.append(centre(x, params[name]).astype(np.int64))
+    return found[0], found[1]

@@ -1,0 +1,375 @@
+"""``Resize``: nearest, linear and cubic, in every ONNX coordinate mode; also ONNX ``Upsample``.
+
+Nearest moves elements. Linear and cubic are exact sums with fixed-point weights, axis by axis
+(11 fraction bits for each of up to two axes), requantized once: a result is within
+``0.5 + 128 * (taps / 2) * axes * 2^-bits`` input steps' worth of the real one, a bound that
+images stay far below since a row's weights sum to exactly 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ir import (
+    Array,
+    Attrs,
+    DType,
+    Graph,
+    IntLayer,
+    NoAttrs,
+    Node,
+    QuantParams,
+    TensorType,
+    Value,
+)
+from .affine import MAX_RATIO
+from .common import ax, centre, grid_of, int_list, integer_reason, normalize_axis, require
+from .fixedpoint import fixed_multiplier, requantize
+from .interpolation import (
+    COORDINATES,
+    MODES,
+    NEAREST,
+    fixed_point_taps,
+    resized,
+    scaled_size,
+    source_coordinates,
+    taps,
+)
+from .spec import (
+    Case,
+    Kernels,
+    Lowering,
+    OnnxEmitter,
+    OpSpec,
+    QuantContext,
+    QuantRule,
+    Refusal,
+    SourceNode,
+)
+
+__all__ = ["Resize", "ResizeAttrs"]
+
+_BITS = 22  # fraction bits of all axes together
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAttrs(Attrs):
+    """How a tensor is resized.
+
+    Attributes:
+        sizes: output shape, all dimensions.
+        scales: factor of each dimension (a float32 number), from which coordinates follow.
+        mode: ``nearest``, ``linear`` or ``cubic``.
+        coordinates: ONNX ``coordinate_transformation_mode``.
+        nearest: ONNX ``nearest_mode``.
+        cubic_a: ONNX ``cubic_coeff_a``.
+        exclude_outside: whether cubic taps outside the input have no weight.
+        antialias: whether a kernel is widened when shrinking.
+        roi: starts, then ends, of all dimensions; for ``tf_crop_and_resize`` only.
+        extrapolation: value outside the input; for ``tf_crop_and_resize`` only.
+    """
+
+    sizes: tuple[int, ...]
+    scales: tuple[float, ...]
+    mode: str = "nearest"
+    coordinates: str = "half_pixel"
+    nearest: str = "round_prefer_floor"
+    cubic_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    roi: tuple[float, ...] = ()
+    extrapolation: float = 0.0
+
+
+class Resize(OpSpec[ResizeAttrs]):
+    """Interpolates along any axes."""
+
+    name = "Resize"
+    attrs_type = ResizeAttrs
+    onnx = ("Resize", "Upsample")
+
+    def rule_of(self, node: Node, graph: Graph) -> QuantRule:
+        return QuantRule.MOVE if self.attrs_of(node).mode == "nearest" else QuantRule.RANGE
+
+    def infer(self, attrs: ResizeAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
+        x = require(inputs, 0)
+        rank = x.type.rank
+        for what, value, known in (
+            ("mode", attrs.mode, MODES),
+            ("coordinate mode", attrs.coordinates, COORDINATES),
+            ("nearest mode", attrs.nearest, NEAREST),
+        ):
+            if value not in known:
+                raise ValueError(f"unknown {what} {value!r}")
+        if len(attrs.sizes) != rank or len(attrs.scales) != rank:
+            raise ValueError(f"sizes and scales do not fit {x.type}")
+        if attrs.coordinates == "tf_crop_and_resize" and len(attrs.roi) != 2 * rank:
+            raise ValueError("tf_crop_and_resize needs a region of interest")
+        for d, size, scale in zip(x.shape, attrs.sizes, attrs.scales, strict=True):
+            if size < 0 or scale <= 0:
+                raise ValueError("sizes must not be negative and scales must be positive")
+            if d == 0 and size:
+                raise ValueError(f"cannot resize {x.type}, which has no elements")
+        return [x.type.with_shape(attrs.sizes)]
+
+    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
+        x = node.input(0)
+        if x is None:
+            return Refusal("it lacks an input")
+        attrs = _upsample(node, x) if node.op_type == "Upsample" else _resize(node, x)
+        if isinstance(attrs, Refusal):
+            return attrs
+        if attrs.sizes == x.shape and attrs.coordinates != "tf_crop_and_resize":
+            return to.emit("Identity", NoAttrs(), [x])
+        return to.emit(self.name, attrs, [x])
+
+    def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
+        a = self.attrs_of(node)
+        x = graph.values[node.inputs[0]]
+        roi = to.const(np.asarray(a.roi, dtype=np.float32), "roi") if a.roi else ""
+        names = [node.inputs[0], roi]
+        if resized(x.shape, a.scales) == a.sizes:
+            names.append(to.const(np.asarray(a.scales, dtype=np.float32), "scales"))
+        else:
+            names += ["", to.const(np.asarray(a.sizes, dtype=np.int64), "sizes")]
+        to.emit(
+            "Resize",
+            names,
+            node.outputs,
+            mode=a.mode,
+            coordinate_transformation_mode=a.coordinates,
+            nearest_mode=a.nearest,
+            cubic_coeff_a=a.cubic_a,
+            exclude_outside=int(a.exclude_outside),
+            antialias=int(a.antialias),
+            extrapolation_value=a.extrapolation,
+        )
+
+    def unsupported(self, node: Node, graph: Graph) -> str | None:
+        a = self.attrs_of(node)
+        if a.antialias and a.mode != "nearest":
+            return "it is antialiased"
+        if a.coordinates == "tf_crop_and_resize":
+            return "its coordinates are tf_crop_and_resize"
+        return integer_reason(node, graph)
+
+    def quantize(self, node: Node, q: QuantContext) -> IntLayer:
+        a = self.attrs_of(node)
+        shape = q.graph.values[node.inputs[0]].shape
+        axes = [i for i, d in enumerate(shape) if a.sizes[i] != d or a.scales[i] != 1.0]
+        if q.params(node.inputs[0]) != q.params(node.outputs[0]) and a.mode == "nearest":
+            raise ValueError("nearest interpolation's output must have its input's grid")
+        bits = min(11, _BITS // max(len(axes), 1))
+        tensors: dict[str, Array] = {}
+        for axis in axes:
+            x = source_coordinates(a.coordinates, shape[axis], a.sizes[axis], a.scales[axis])
+            index, weight = taps(
+                x,
+                shape[axis],
+                a.mode,
+                nearest=a.nearest,
+                cubic_a=a.cubic_a,
+                exclude_outside=a.exclude_outside,
+            )
+            tensors[f"index_{axis}"] = index.astype(np.int32)
+            if a.mode != "nearest":
+                tensors[f"weight_{axis}"] = fixed_point_taps(weight, bits)
+        if a.mode != "nearest":
+            source, out = grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])
+            real = source.scale / out.scale * 2.0 ** (-bits * len(axes))
+            m, r = fixed_multiplier(min(real, MAX_RATIO))
+            tensors["multiplier"], tensors["shift"] = m.astype(np.int32), r
+        inputs, outputs = [node.inputs[0]], list(node.outputs)
+        attrs: dict[str, Any] = {"axes": axes, "mode": a.mode}
+        return IntLayer(node.name, node.op, inputs, outputs, attrs, tensors, node.source)
+
+    def run(
+        self,
+        layer: IntLayer,
+        inputs: Sequence[Array | None],
+        params: Mapping[str, QuantParams | None],
+        kernels: Kernels,
+    ) -> list[Array]:
+        x, out = inputs[0], params[layer.outputs[0]]
+        assert x is not None and out is not None
+        tensors = layer.tensors
+        if layer.attrs["mode"] == "nearest":
+            for axis in layer.attrs["axes"]:
+                x = np.take(x, tensors[f"index_{axis}"][:, 0].astype(np.int64), axis=axis)
+            return [x]
+        acc: NDArray[np.int64] = centre(x, params[layer.inputs[0]]).astype(np.int64)
+        for axis in layer.attrs["axes"]:
+            index = tensors[f"index_{axis}"].astype(np.int64)
+            weight = tensors[f"weight_{axis}"].astype(np.int64)
+            total: NDArray[np.int64] | None = None
+            for tap in range(index.shape[1]):
+                term = np.take(acc, index[:, tap], axis=axis)
+                term *= weight[:, tap].reshape(ax(acc.ndim, axis))
+                total = term if total is None else total + term
+            assert total is not None
+            acc = total
+        return [requantize(acc, tensors["multiplier"], tensors["shift"], out)]
+
+    def cases(self) -> Sequence[Case]:
+        found = [
+            _case(f"nearest_{c}_{n}", out, mode="nearest", coordinates=c, nearest=n)
+            for c in COORDINATES[:-1]
+            for n in NEAREST
+            for out in ((9, 7),)
+        ]
+        found += [
+            _case(f"linear_{c}_{i}", out, mode="linear", coordinates=c)
+            for c in COORDINATES[:-2]
+            for i, out in enumerate(((8, 10), (7, 4)))
+        ]
+        found += [
+            _case("cubic", (8, 10), mode="cubic"),
+            _case("cubic_excluded", (7, 9), mode="cubic", exclude_outside=True, cubic_a=-0.5),
+            _case("antialias", (2, 3), mode="linear", antialias=True),
+            _case(
+                "crop",
+                (4, 4),
+                mode="linear",
+                coordinates="tf_crop_and_resize",
+                roi=(0.0, 0.0, 0.1, 0.2, 1.0, 1.0, 0.8, 1.1),
+                extrapolation=0.5,
+            ),
+            Case(
+                "linear_1d",
+                ResizeAttrs((1, 2, 9), (1.0, 1.0, 1.8), "linear"),
+                [TensorType(DType.FLOAT32, (1, 2, 5))],
+                bound=1.0,
+            ),
+            Case(
+                "nearest_3d",
+                ResizeAttrs(
+                    (1, 1, 4, 6, 4), (1.0, 1.0, 2.0, 2.0, 2.0), "nearest", "asymmetric", "floor"
+                ),
+                [TensorType(DType.FLOAT32, (1, 1, 2, 3, 2))],
+                bound=0.0,
+            ),
+        ]
+        return found
+
+
+def _case(id: str, out: tuple[int, int], **attrs: Any) -> Case:
+    size = (4, 5)
+    scales = tuple(float(np.float32(o / d)) for o, d in zip(out, size, strict=True))
+    a = ResizeAttrs((1, 2, *out), (1.0, 1.0, *scales), **attrs)
+    bound = 0.0 if a.mode == "nearest" else 1.0
+    integer = not (a.antialias or a.coordinates == "tf_crop_and_resize")
+    return Case(id, a, [TensorType(DType.FLOAT32, (1, 2, *size))], bound=bound if integer else None)
+
+
+# -- ONNX forms ---------------------------------------------------------------------------
+
+
+def _upsample(node: SourceNode, x: Value) -> ResizeAttrs | Refusal:
+    scales = node.attrs.get("scales")
+    if scales is None:
+        data = node.const(1)
+        if data is None:
+            return Refusal("its scales are not constant")
+        scales = data.reshape(-1).tolist()
+    mode = str(node.attrs.get("mode", "nearest"))
+    return _old_form(x, [float(s) for s in scales], mode)
+
+
+def _old_form(x: Value, scales: Sequence[float], mode: str) -> ResizeAttrs | Refusal:
+    """Resize of opset 10 and older: asymmetric; nearest is towards 0, or up when shrinking."""
+    if mode not in ("nearest", "linear"):
+        return Refusal(f"its mode is {mode!r}")
+    if len(scales) != x.type.rank:
+        return Refusal(f"it has {len(scales)} scales for {x.type}")
+    shrinks = [s < 1 for s in scales if s != 1]
+    if mode == "nearest" and any(shrinks) and not all(shrinks):
+        return Refusal("it enlarges and shrinks at once")
+    exact = tuple(float(np.float32(s)) for s in scales)
+    nearest = "ceil" if any(shrinks) else "floor"
+    return ResizeAttrs(resized(x.shape, exact), exact, mode, "asymmetric", nearest)
+
+
+def _resize(node: SourceNode, x: Value) -> ResizeAttrs | Refusal:
+    mode = str(node.attrs.get("mode", "nearest"))
+    rank = x.type.rank
+    if node.version < 11:
+        data = node.const(1)
+        if data is None:
+            return Refusal("its scales are not constant")
+        return _old_form(x, [float(s) for s in data.reshape(-1).tolist()], mode)
+    for index, what in ((1, "region of interest"), (2, "scales"), (3, "sizes")):
+        if node.input(index) is not None and node.const(index) is None:
+            return Refusal(f"its {what} is not constant")
+    axes = [normalize_axis(int(a), rank) for a in node.attrs.get("axes") or range(rank)]
+    coordinates = str(node.attrs.get("coordinate_transformation_mode", "half_pixel"))
+    scales = [1.0] * rank
+    sizes = list(x.shape)
+    wanted, factors = node.const(3), node.const(2)
+    if wanted is not None and wanted.size:
+        policy = str(node.attrs.get("keep_aspect_ratio_policy", "stretch"))
+        reason = _by_sizes(x, int_list(wanted), axes, policy, sizes, scales)
+    elif factors is not None and factors.size:
+        reason = None
+        for axis, scale in zip(axes, factors.reshape(-1).tolist(), strict=True):
+            scales[axis] = float(np.float32(scale))
+            sizes[axis] = scaled_size(x.shape[axis], scales[axis])
+    else:
+        reason = "it has neither scales nor sizes"
+    if reason:
+        return Refusal(reason)
+    roi: tuple[float, ...] = ()
+    region = node.const(1)
+    if coordinates == "tf_crop_and_resize":
+        if region is None or region.size != 2 * len(axes):
+            return Refusal("it lacks a region of interest")
+        full = [0.0] * rank + [1.0] * rank
+        for i, axis in enumerate(axes):
+            full[axis] = float(region[i])
+            full[rank + axis] = float(region[len(axes) + i])
+        roi = tuple(full)
+    return ResizeAttrs(
+        tuple(sizes),
+        tuple(scales),
+        mode,
+        coordinates,
+        str(node.attrs.get("nearest_mode", "round_prefer_floor")),
+        float(node.attrs.get("cubic_coeff_a", -0.75)),
+        bool(node.attrs.get("exclude_outside", 0)),
+        bool(node.attrs.get("antialias", 0)),
+        roi,
+        float(node.attrs.get("extrapolation_value", 0.0)),
+    )
+
+
+def _by_sizes(
+    x: Value,
+    wanted: Sequence[int],
+    axes: Sequence[int],
+    policy: str,
+    sizes: list[int],
+    scales: list[float],
+) -> str | None:
+    """Fill in sizes and scales from target sizes; return why not, or None."""
+    if len(wanted) != len(axes):
+        return f"it has {len(wanted)} sizes for {len(axes)} axes"
+    if any(x.shape[a] == 0 for a in axes):
+        return "its input has no elements"
+    ratios = [
+        float(np.float32(n) / np.float32(x.shape[a])) for a, n in zip(axes, wanted, strict=True)
+    ]
+    if policy == "stretch":
+        for axis, size, ratio in zip(axes, wanted, ratios, strict=True):
+            sizes[axis], scales[axis] = int(size), ratio
+        return None
+    if policy not in ("not_larger", "not_smaller"):
+        return f"its aspect ratio policy is {policy!r}"
+    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    for axis in axes:
+        scales[axis] = ratio
+        sizes[axis] = int(np.floor(np.float32(ratio) * np.float32(x.shape[axis]) + 0.5))
+    return None

@@ -1,0 +1,374 @@
+"""Operators that change a tensor's shape or order and keep its elements.
+
+``Reshape`` (also ONNX ``Flatten`` and ``Squeeze``), ``Unsqueeze``, ``Transpose``, ``Expand``,
+``Identity`` (also ``Dropout`` in inference), ``Cast``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir import Array, Attrs, DType, Graph, IntLayer, NoAttrs, Node, TensorType, Value
+from .common import (
+    axes_argument,
+    broadcast,
+    int_list,
+    normalize_axes,
+    normalize_axis,
+    require,
+)
+from .move import Move
+from .spec import Case, Lowering, OnnxEmitter, QuantRule, Refusal, SourceNode
+
+__all__ = [
+    "Cast",
+    "CastAttrs",
+    "Expand",
+    "Identity",
+    "Reshape",
+    "ReshapeAttrs",
+    "Transpose",
+    "TransposeAttrs",
+    "Unsqueeze",
+    "UnsqueezeAttrs",
+    "resolve_shape",
+]
+
+
+def _act(*shape: int) -> TensorType:
+    return TensorType(DType.FLOAT32, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ReshapeAttrs(Attrs):
+    """A target shape.
+
+    Attributes:
+        shape: every dimension, none left open.
+    """
+
+    shape: tuple[int, ...]
+
+
+def resolve_shape(
+    source: tuple[int, ...], wanted: Sequence[int], allow_zero: bool = False
+) -> tuple[int, ...]:
+    """Return ``wanted`` with ONNX's 0 (copy) and -1 (what is left) filled in.
+
+    Raises:
+        ValueError: the element counts differ.
+    """
+    shape = [int(d) for d in wanted]
+    for i, d in enumerate(shape):
+        if d == 0 and not allow_zero:
+            if i >= len(source):
+                raise ValueError(f"cannot copy dimension {i} of {list(source)}")
+            shape[i] = source[i]
+    size = math.prod(source)
+    if -1 in shape:
+        at = shape.index(-1)
+        rest = math.prod(d for i, d in enumerate(shape) if i != at)
+        shape[at] = size // rest if rest else 0
+    if math.prod(shape) != size or min(shape, default=0) < 0:
+        raise ValueError(f"cannot reshape {list(source)} to {list(wanted)}")
+    return tuple(shape)
+
+
+class Reshape(Move[ReshapeAttrs]):
+    """The same elements in the same order under another shape."""
+
+    name = "Reshape"
+    attrs_type = ReshapeAttrs
+    onnx = ("Reshape", "Flatten", "Squeeze")
+
+    def infer(self, attrs: ReshapeAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
+        x = require(inputs, 0)
+        if math.prod(attrs.shape) != x.type.size or min(attrs.shape, default=0) < 0:
+            raise ValueError(f"cannot reshape {x.type} to {list(attrs.shape)}")
+        return [x.type.with_shape(attrs.shape)]
+
+    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
+        x = node.input(0)
+        if x is None:
+            return Refusal("it lacks an input")
+        target = self._target(node, x.shape)
+        if isinstance(target, str):
+            return Refusal(target)
+        return to.emit(self.name, ReshapeAttrs(target), [x])
+
+    def _target(self, node: SourceNode, shape: tuple[int, ...]) -> tuple[int, ...] | str:
+        if node.op_type == "Flatten":
+            axis = int(node.attrs.get("axis", 1))
+            at = axis + len(shape) if axis < 0 else axis
+            return (math.prod(shape[:at]), math.prod(shape[at:]))
+        if node.op_type == "Squeeze":
+            axes = axes_argument(node)
+            if isinstance(axes, str):
+                return axes
+            if axes is None:
+                return tuple(d for d in shape if d != 1)
+            drop = normalize_axes(axes, len(shape))
+            if any(shape[a] != 1 for a in drop):
+                raise ValueError(f"cannot squeeze axes {axes} of {list(shape)}")
+            return tuple(d for i, d in enumerate(shape) if i not in drop)
+        wanted = node.const(1)
+        if wanted is not None:
+            return resolve_shape(shape, int_list(wanted), bool(node.attrs.get("allowzero", 0)))
+        known = node.output_types[0] if node.output_types else None
+        if known is None:
+            return "its target shape is not constant"
+        return known.shape
+
+    def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
+        shape = np.asarray(self.attrs_of(node).shape, dtype=np.int64)
+        to.emit("Reshape", [node.inputs[0], to.const(shape, "shape")], node.outputs, allowzero=1)
+
+    def move(self, layer: IntLayer, x: Array) -> Array:
+        return x.reshape(layer.attrs["shape"])
+
+    def cases(self) -> Sequence[Case]:
+        return [
+            Case("flatten", ReshapeAttrs((2, 12)), [_act(2, 3, 4)], bound=0.0),
+            Case("scalar", ReshapeAttrs(()), [_act(1, 1)], bound=0.0),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class UnsqueezeAttrs(Attrs):
+    """Where dimensions of 1 are put in.
+
+    Attributes:
+        axes: ascending positions in the output.
+    """
+
+    axes: tuple[int, ...]
+
+
+class Unsqueeze(Move[UnsqueezeAttrs]):
+    """Puts in dimensions of 1."""
+
+    name = "Unsqueeze"
+    attrs_type = UnsqueezeAttrs
+    onnx = ("Unsqueeze",)
+
+    def infer(self, attrs: UnsqueezeAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
+        x = require(inputs, 0)
+        rank = x.type.rank + len(attrs.axes)
+        axes = normalize_axes(attrs.axes, rank)
+        rest = iter(x.shape)
+        return [x.type.with_shape(tuple(1 if i in axes else next(rest) for i in range(rank)))]
+
+    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
+        x, axes = node.input(0), axes_argument(node)
+        if x is None or axes is None:
+            return Refusal("it lacks an input")
+        if isinstance(axes, str):
+            return Refusal(axes)
+        attrs = UnsqueezeAttrs(normalize_axes(axes, x.type.rank + len(axes)))
+        return to.emit(self.name, attrs, [x])
+
+    def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
+        axes = np.asarray(self.attrs_of(node).axes, dtype=np.int64)
+        to.emit("Unsqueeze", [node.inputs[0], to.const(axes, "axes")], node.outputs)
+
+    def move(self, layer: IntLayer, x: Array) -> Array:
+        return np.expand_dims(x, tuple(layer.attrs["axes"]))
+
+    def cases(self) -> Sequence[Case]:
+        return [
+            Case("two", UnsqueezeAttrs((0, 3)), [_act(2, 3)], bound=0.0),
+            Case("last", UnsqueezeAttrs((2,)), [_act(2, 3)], bound=0.0),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeAttrs(Attrs):
+    """An order of dimensions.
+
+    Attributes:
+        perm: for each output dimension the input dimension it comes from.
+    """
+
+    perm: tuple[int, ...]
+
+
+class Transpose(Move[TransposeAttrs]):
+    """Reorders dimensions."""
+
+    name = "Transpose"
+    attrs_type = TransposeAttrs
+    onnx = ("Transpose",)
+
+    def infer(self, attrs: TransposeAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
+        x = require(inputs, 0)
+        if sorted(attrs.perm) != list(range(x.type.rank)):
+            raise ValueError(f"{list(attrs.perm)} is no order of the dimensions of {x.type}")
+        return [x.type.with_shape(tuple(x.shape[p] for p in attrs.perm))]
+
+    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
+        x = node.input(0)
+        if x is None:
+            return Refusal("it lacks an input")
+        rank = x.type.rank
+        perm = node.attrs.get("perm") or range(rank - 1, -1, -1)
+        attrs = TransposeAttrs(tuple(normalize_axis(int(p), rank) for p in perm))
+        return to.emit(self.name, attrs, [x])
+
+    def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
+        to.emit("Transpose", node.inputs, node.outputs, perm=list(self.attrs_of(node).perm))
+
+    def move(self, layer: IntLayer, x: Array) -> Array:
+        return np.ascontiguousarray(x.transpose(layer.attrs["perm"]))
+
+    def cases(self) -> Sequence[Case]:
+        return [
+            Case("nhwc", TransposeAttrs((0, 2, 3, 1)), [_act(1, 3, 4, 5)], bound=0.0),
+            Case("cycle", TransposeAttrs((2, 0, 1)), [_act(2, 3, 4)], bound=0.0),
+        ]
+
+
+class Expand(Move[ReshapeAttrs]):
+    """Repeats dimensions of 1; ONNX ``Tile`` becomes reshape, expand, reshape."""
+
+    name = "Expand"
+    attrs_type = ReshapeAttrs
+    onnx = ("Expand", "Tile")
+
+    def infer(self, attrs: ReshapeAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
+        x = require(inputs, 0)
+        if broadcast(x.shape, attrs.shape) != attrs.shape:
+            raise ValueError(f"cannot expand {x.type} to {list(attrs.shape)}")
+        return [x.type.with_shape(attrs.shape)]
+
+    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
+        x, wanted = node.input(0), node.const(1)
+        if x is None:
+            return Refusal("it lacks an input")
+        if wanted is None:
+            known = node.output_types[0] if node.output_types else None
+            if known is None or node.op_type == "Tile":
+                return Refusal("its target shape is not constant")
+            return to.emit(self.name, ReshapeAttrs(known.shape), [x])
+        numbers = int_list(wanted)
+        if node.op_type == "Expand":
+            return to.emit(self.name, ReshapeAttrs(broadcast(x.shape, tuple(numbers))), [x])
+        if len(numbers) != x.type.rank:
+            return Refusal("it does not repeat each dimension (opset 1 form)")
+        apart = tuple(d for size in x.shape for d in (1, size))
+        wide = tuple(d for pair in zip(numbers, x.shape, strict=True) for d in pair)
+        final = tuple(n * d for n, d in zip(numbers, x.shape, strict=True))
+        value = to.emit("Reshape", ReshapeAttrs(apart), [x])[0]
+        value = to.emit(self.name, ReshapeAttrs(wide), [value])[0]
+        return to.emit("Reshape", ReshapeAttrs(final), [value])
+
+    def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
+        shape = np.asarray(self.attrs_of(node).shape, dtype=np.int64)
+        to.emit("Expand", [node.inputs[0], to.const(shape, "shape")], node.outputs)
+
+    def move(self, layer: IntLayer, x: Array) -> Array:
+        return np.ascontiguousarray(np.broadcast_to(x, tuple(layer.attrs["shape"])))
+
+    def cases(self) -> Sequence[Case]:
+        return [
+            Case("rows", ReshapeAttrs((2, 3, 4)), [_act(3, 1)], bound=0.0),
+            Case("same", ReshapeAttrs((2, 3)), [_act(2, 3)], bound=0.0),
+        ]
+
+
+class Identity(Move[NoAttrs]):
+    """Passes its input on; ONNX ``Dropout`` does just that in inference."""
+
+    name = "Identity"
+    attrs_type = NoAttrs
+    onnx = ("Identity", "Dropout")
+
+    def infer(self, attrs: NoAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
+        return [require(inputs, 0).type]
+
+    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
+        x = node.input(0)
+        if x is None:
+            return Refusal("it lacks an input")
+        if node.op_type == "Identity":
+            return to.emit(self.name, NoAttrs(), [x])
+        if node.input(2) is not None:
+            training, ratio = node.const(2), node.const(1)
+            off = training is not None and not training.any()
+            if not off and not (ratio is not None and not ratio.any()):
+                return Refusal("it is in training mode")
+        found = to.emit(self.name, NoAttrs(), [x])
+        if any(node.outputs[1:]):
+            # opset 7 to 11 give the mask the element type of the data, later ones bool
+            dtype = np.dtype(bool) if node.version >= 10 else x.type.dtype.numpy
+            found.append(to.const(np.ones(x.shape, dtype=dtype)))
+        return found
+
+    def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
+        to.emit("Identity", node.inputs, node.outputs)
+
+    def move(self, layer: IntLayer, x: Array) -> Array:
+        return x
+
+    def cases(self) -> Sequence[Case]:
+        return [Case("plain", NoAttrs(), [_act(2, 3)], bound=0.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class CastAttrs(Attrs):
+    """The element type to convert to.
+
+    Attributes:
+        to: a ``DType`` value.
+    """
+
+    to: str
+
+
+class Cast(Move[CastAttrs]):
+    """Converts elements; between floating-point types the integer form is a copy."""
+
+    name = "Cast"
+    attrs_type = CastAttrs
+
+    def rule_of(self, node: Node, graph: Graph) -> QuantRule:
+        source, target = (graph.values[n].type.dtype for n in (node.inputs[0], node.outputs[0]))
+        return QuantRule.MOVE if source.is_float and target.is_float else QuantRule.FLOAT
+
+    onnx = ("Cast", "CastLike")
+
+    def infer(self, attrs: CastAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
+        return [TensorType(DType(attrs.to), require(inputs, 0).shape)]
+
+    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
+        x = node.input(0)
+        known = node.output_types[0] if node.output_types else None
+        if node.op_type == "CastLike" and known is None and (like := node.input(1)) is not None:
+            known = like.type
+        if x is None or known is None:
+            return Refusal("its element type is not modelled")
+        if DType.STRING in (x.type.dtype, known.dtype):
+            return Refusal("it converts strings")
+        return to.emit(self.name, CastAttrs(known.dtype.value), [x])
+
+    def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
+        to.emit("Cast", node.inputs, node.outputs, to=DType(self.attrs_of(node).to))
+
+    def unsupported(self, node: Node, graph: Graph) -> str | None:
+        source, target = (graph.values[n].type.dtype for n in (node.inputs[0], node.outputs[0]))
+        if not (source.is_float and target.is_float):
+            return f"it converts {source.value} to {target.value}"
+        return super().unsupported(node, graph)
+
+    def move(self, layer: IntLayer, x: Array) -> Array:
+        return x
+
+    def cases(self) -> Sequence[Case]:
+        return [
+            Case("double", CastAttrs("float64"), [_act(2, 3)], bound=0.0),
+            Case("int", CastAttrs("int32"), [_act(2, 3)], bound=None),
+            Case("half", CastAttrs("float16"), [_act(2, 3)], bound=0.0),
+        ]
