@@ -4,7 +4,7 @@ dataset = open_dataset("calibration/resnet50", specs_of_graph(graph), config.pre
 for sample in dataset: ...            # {input name: array in the model's own shape}
 """
 
-from .dataset import Dataset, FileDataset, RandomDataset, Subset, open_dataset
+from .dataset import Dataset, FileDataset, Mapped, RandomDataset, Subset, open_dataset
 from .digest import combine, sample_digest
 from .inspection import FolderSummary, Problem, inspect_folder
 from .make_calib import make_calib, make_calib_man
@@ -18,6 +18,7 @@ __all__ = [
     "FolderSummary",
     "InputSpec",
     "Limits",
+    "Mapped",
     "Pipeline",
     "Preprocessing",
     "Problem",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,7 +20,7 @@ from .readers import ReadContext, reader_for
 from .sources import SampleRef, find_samples
 from .spec import InputSpec, Limits, data_error
 
-__all__ = ["Dataset", "FileDataset", "RandomDataset", "Subset", "open_dataset"]
+__all__ = ["Dataset", "FileDataset", "Mapped", "RandomDataset", "Subset", "open_dataset"]
 
 PathLike = str | os.PathLike[str]
 
@@ -398,6 +398,47 @@ class Subset(_Base):
 
     def _read(self, index: int) -> dict[str, Array]:
         return self._whole[self._indices[index]]
+
+
+class Mapped(_Base):
+    """Another data set's samples, each turned into another model's inputs when it is read.
+
+    Used where layers before the NPU body run on the CPU: the samples feed the whole model, the
+    body gets what those layers give.
+
+    Args:
+        whole: the data set.
+        function: sample to sample; called from several threads.
+        inputs: the inputs that the function's results are for.
+    """
+
+    def __init__(
+        self,
+        whole: Dataset,
+        function: Callable[[dict[str, Array]], dict[str, Array]],
+        inputs: Sequence[InputSpec],
+    ) -> None:
+        super().__init__(inputs, whole.sample_names)
+        self._whole = whole
+        self._function = function
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the original samples are made up."""
+        return self._whole.is_random
+
+    @property
+    def warnings(self) -> list[str]:
+        """Doubts about the original samples."""
+        return self._whole.warnings
+
+    def __getitem__(self, index: int) -> dict[str, Array]:
+        """Read a sample and turn it."""
+        return self._function(self._whole[index])
+
+    def digest(self) -> str:
+        """Return the digest of the original samples, which do not depend on a model."""
+        return self._whole.digest()
 
 
 def open_dataset(

@@ -1,0 +1,114 @@
+"""Mode 2 with ``mse``: the range of least squared quantization error.
+
+Within a histogram bin values are taken as spread evenly, so that the error of rounding to a step
+and of clipping is an exact integral; nothing is assumed of the distribution beyond that. Ranges
+are searched on a logarithmic scale, coarse over 16 octaves and then fine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..settings import CalibrationSettings
+from ..spans import Span
+from .base import Grid, Observed, Range
+from .maximum import whole
+
+__all__ = ["SquaredError", "error_of"]
+
+Floats = NDArray[np.float64]
+
+_COARSE = 2.0 ** -(np.arange(33) / 2)
+_FINE = 2.0 ** (np.arange(16, -17, -1) / 16)
+_REACH = 2.0**-20
+"""Magnitudes below this share of the peak round to zero for every range that is tried."""
+
+
+@dataclass(frozen=True)
+class _Density:
+    """One sign's values: lower and upper bin edges, and values for each unit of width."""
+
+    low: Floats
+    high: Floats
+    density: Floats
+    rest: float
+    """Squared sum of the values too small to matter, which always round to zero."""
+
+
+def _density(span: Span, peak: float) -> _Density:
+    edges = span.edges
+    low, high = edges[:-1], np.minimum(edges[1:], max(peak, 0.0))
+    width = high - low
+    # the top bin may end where its only value begins; give it back its own width
+    width = np.where(width > 0, width, edges[1:] - low)
+    high = low + width
+    density = span.counts / width if span.counts.size else np.zeros(0)
+    small = high <= peak * _REACH
+    rest = float((density[small] * (high[small] ** 3 - low[small] ** 3)).sum() / 3)
+    keep = ~small
+    return _Density(low[keep], high[keep], density[keep], rest)
+
+
+def _rounding(t: Floats) -> Floats:
+    """Return the integral of ``(u - round(u))^2`` from 0 to ``t``."""
+    whole_steps = np.rint(t)
+    part = t - whole_steps
+    result: Floats = whole_steps / 12 + part * part * part / 3
+    return result
+
+
+def error_of(values: _Density, clips: Floats, steps: Floats) -> Floats:
+    """Return the squared error of one sign's values, summed, for each candidate.
+
+    Args:
+        values: the values' distribution.
+        clips: [n] where values are cut off.
+        steps: [n] size of a quantization step.
+    """
+    clip, step = clips[:, np.newaxis], steps[:, np.newaxis]
+    low, high = values.low, values.high
+    inside = _rounding(np.minimum(high, clip) / step) - _rounding(np.minimum(low, clip) / step)
+    over = np.maximum(high - clip, 0) ** 3 - np.maximum(low - clip, 0) ** 3
+    total: Floats = (step**3 * inside + over / 3) @ values.density + values.rest
+    return total
+
+
+class SquaredError:
+    """Chooses the range of least squared error."""
+
+    name = "mse"
+    needs_histogram = True
+
+    def __call__(self, observed: Observed, grid: Grid, settings: CalibrationSettings) -> Range:
+        """Return the range; ties go to the wider one."""
+        low, high = whole(observed, grid)
+        if grid.symmetric:
+            if high <= 0:
+                return low, high
+            values = _density(observed.counts.magnitude, high)
+            steps = grid.positive_steps
+            clip = high
+            for shares in (_COARSE, _FINE):
+                clips = np.minimum(clip * shares, high)
+                clip = float(clips[np.argmin(error_of(values, clips, clips / steps))])
+            return -clip, clip
+        below = _density(observed.counts.negative, -low)
+        above = _density(observed.counts.positive, high)
+        first, last = -low, high
+        # both ends together, coarse then fine; then each end alone, twice
+        for a, b in ((_COARSE, _COARSE), (_FINE, _FINE), (_FINE, None), (None, _FINE)) * 2:
+            ones = np.ones_like(a if a is not None else b)
+            lows = np.minimum(first * (a if a is not None else ones), -low)
+            highs = np.minimum(last * (b if b is not None else ones), high)
+            steps_ = (lows + highs) / grid.steps
+            good = steps_ > 0
+            if not good.any():
+                return low, high
+            lows, highs, steps_ = lows[good], highs[good], steps_[good]
+            total = error_of(below, lows, steps_) + error_of(above, highs, steps_)
+            best = int(np.argmin(total))
+            first, last = float(lows[best]), float(highs[best])
+        return -first, last
