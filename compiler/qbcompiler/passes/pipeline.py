@@ -12,13 +12,17 @@ from .common_subexpressions import CommonSubexpressions
 from .dead_code import DeadCode
 from .fold_affine import FoldAffineAfter, FoldAffineBefore
 from .fold_constants import FoldConstants
+from .fold_pads import FoldPads
 from .fuse_gelu import FuseGelu
 from .fuse_hard_sigmoid import FuseHardSigmoid
 from .fuse_hard_swish import FuseHardSwish
 from .fuse_mish import FuseMish, FuseSoftplus
+from .fuse_norm import FuseLayerNorm, FuseRmsNorm
+from .fuse_softmax import FuseSoftmax
 from .fuse_swish import FuseSwish
 from .merge_affine import MergeAffine
 from .merge_clips import MergeClips
+from .merge_slices import MergeSlices
 
 __all__ = ["PIPELINE", "run_pipeline"]
 
@@ -27,6 +31,10 @@ PIPELINE: tuple[GraphPass, ...] = (
     DeadCode(),
     CommonSubexpressions(),
     CancelMoves(),
+    MergeSlices(),
+    FuseSoftmax(),
+    FuseLayerNorm(),
+    FuseRmsNorm(),
     MergeClips(),
     FuseHardSigmoid(),
     FuseHardSwish(),
@@ -34,6 +42,7 @@ PIPELINE: tuple[GraphPass, ...] = (
     FuseGelu(),
     FuseSoftplus(),
     FuseMish(),
+    FoldPads(),
     FoldAffineAfter(),
     FoldAffineBefore(),
     MergeAffine(),
