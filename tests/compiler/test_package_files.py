@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quant_nets import Net, Rules, config, cut, observe, residual_net, samples
 
 from qbcompiler.errors import FormatError, QbCompilerError
 from qbcompiler.ir import DType, TensorType, dump
@@ -34,6 +33,8 @@ from qbcompiler.package.writer import Section, write_container
 from qbcompiler.quantization import layer_summaries, quantize, validate
 from qbcompiler.runtime import IntegerEngine
 from qbcompiler.runtime.float_engine import FloatEngine
+
+from .quant_nets import Net, Rules, config, cut, observe, residual_net, samples
 
 META = MbltMeta("ab" * 32, "exporter 1.0", {"": 17, "ai.onnx.ml": 3}, {"image_channels": 3})
 RECORD = CalibrationRecord("cd" * 32, 4, {"image": [1, 3, 16, 16]})
@@ -232,7 +233,7 @@ def test_another_process_gives_equal_bytes(tmp_path):
     """Hash seeds and folders differ between processes; the bytes do not."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from test_package_files import *\n"
+        "from tests.compiler.test_package_files import *\n"
         "parts = cut(residual_net(), Rules())\n"
         "print(write_mblt('m.mblt', parts, META).sha256,"
         " write_mxq('m.mxq', contents(parts)).sha256)\n"
@@ -242,7 +243,7 @@ def test_another_process_gives_equal_bytes(tmp_path):
         folder = tmp_path / seed
         folder.mkdir()
         done = subprocess.run(
-            [sys.executable, "-c", script, str(Path(__file__).parent)],
+            [sys.executable, "-c", script, str(Path(__file__).parents[2])],
             cwd=folder,
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,

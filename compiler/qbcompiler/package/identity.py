@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import metadata, resources
+from importlib import resources
 from typing import Any
+
+from .._version import __version__
 
 __all__ = ["ENGINE", "compiler_identity"]
 
 ENGINE = "qbcompiler"
 """Name of the compiler, as engine and as author of a file."""
 
-_DISTRIBUTION = "qb-compile-server"
 _REVISION_FILE = "REVISION"
-
-
-@cache
-def _version() -> str:
-    try:
-        return metadata.version(_DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return "0+unknown"
 
 
 @cache
@@ -39,4 +32,4 @@ def _revision() -> str | None:
 
 def compiler_identity() -> dict[str, Any]:
     """Return ``{"name", "version", "revision"}``; revision is None where it is not known."""
-    return {"name": ENGINE, "version": _version(), "revision": _revision()}
+    return {"name": ENGINE, "version": __version__, "revision": _revision()}

@@ -14,7 +14,13 @@ from .graph_json import MAX_ITEMS, MAX_NAME, read_type
 from .json_io import Fields
 from .safetensors_io import TensorsReader
 
-__all__ = ["int_graph_tensors", "int_graph_to_json", "quant_to_json", "read_int_graph"]
+__all__ = [
+    "int_graph_tensors",
+    "int_graph_to_json",
+    "quant_to_json",
+    "read_int_graph",
+    "read_quant",
+]
 
 _MAX_PORTS = 65_536
 _MAX_ATTRS = 256
@@ -148,7 +154,7 @@ def _read_value(fields: Fields) -> IntValue:
         fields.fail("storage is not an order of the dimensions")
     quant = None
     if fields.raw("quant") is not None:
-        quant = _read_quant(fields.nested("quant"), type_)
+        quant = read_quant(fields.nested("quant"), type_)
         if quant.dtype is not type_.dtype:
             fields.fail(f"{quant.bits}-bit quantization of {type_.dtype.value} elements")
     value = IntValue(name, type_, quant, storage)
@@ -157,7 +163,8 @@ def _read_value(fields: Fields) -> IntValue:
     return value
 
 
-def _read_quant(fields: Fields, type_: TensorType) -> QuantParams:
+def read_quant(fields: Fields, type_: TensorType) -> QuantParams:
+    """Read a grid of a tensor of ``type_``; FormatError where it does not fit."""
     bits = fields.integer("bits", 8, 16)
     if bits not in (8, 16):
         fields.fail("bits must be 8 or 16")

@@ -13,7 +13,12 @@ from ..ir import Graph, IntGraph
 from ..ops import Registry
 from .graph_json import graph_tensors, graph_to_json, read_graph
 from .identity import compiler_identity
-from .int_graph_json import int_graph_tensors, int_graph_to_json, read_int_graph
+from .int_graph_json import (
+    int_graph_tensors,
+    int_graph_to_json,
+    quant_to_json,
+    read_int_graph,
+)
 from .json_io import Fields, dump_json, parse_json
 from .mblt import MAX_GRAPH, MBLT_FORMAT
 from .reader import Container, FormatVersion
@@ -75,6 +80,8 @@ class MxqContents:
         accuracy: against the float model on the validation samples; {} where none was measured.
         body: the integer graph.
         head, tail: float graphs that run on the CPU; None without offloading.
+        integer_io: whether the device's interface is made of integers: what the body reads and
+            makes is then int8 at the package's border, with the grid in the manifest.
     """
 
     mblt: Mapping[str, Any]
@@ -88,6 +95,7 @@ class MxqContents:
     body: IntGraph
     head: Graph | None = None
     tail: Graph | None = None
+    integer_io: bool = False
 
 
 def write_mxq(path: str | os.PathLike[str], contents: MxqContents) -> Written:
@@ -106,13 +114,22 @@ def write_mxq(path: str | os.PathLike[str], contents: MxqContents) -> Written:
         "preset": contents.preset,
         "config": dict(contents.config),
         "calibration": contents.calibration.as_dict(),
-        "inputs": contents.mblt["inputs"],
-        "outputs": contents.mblt["outputs"],
+        "io": {"integer": contents.integer_io},
+        "inputs": [_port(p, contents, contents.body.inputs) for p in contents.mblt["inputs"]],
+        "outputs": [_port(p, contents, contents.body.outputs) for p in contents.mblt["outputs"]],
         "layers": [dict(layer) for layer in contents.layers],
         "accuracy": dict(contents.accuracy),
         "mblt": dict(contents.mblt),
     }
     return write_container(path, manifest, _sections(contents))
+
+
+def _port(port: Mapping[str, Any], contents: MxqContents, border: Sequence[str]) -> dict[str, Any]:
+    """Return a port of the package: the MBLT's, as integers where the device wants that."""
+    value = contents.body.values.get(port["name"])
+    if not contents.integer_io or value is None or value.quant is None or value.name not in border:
+        return {**port, "quant": None}
+    return {**port, "dtype": value.type.dtype.value, "quant": quant_to_json(value.quant)}
 
 
 def _sections(contents: MxqContents) -> list[Section]:
@@ -140,6 +157,7 @@ class Mxq:
     Attributes:
         device: the target device string.
         schemes: the inference schemes that it holds.
+        integer_io: whether its inputs and outputs are integers at the border.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, registry: Registry | None = None) -> None:
@@ -156,6 +174,7 @@ class Mxq:
             self.device = fields.text("device", 200)
             self.schemes = tuple(fields.texts("schemes", _MAX_SCHEMES, 64))
             self.preset = fields.optional_text("preset", 200)
+            self.integer_io = fields.nested("io").boolean("integer")
             fields.mapping("config")
             inner = fields.nested("mblt").nested("format")
             if inner.text("name", 64) != MBLT_FORMAT.name:

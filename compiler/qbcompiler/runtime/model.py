@@ -52,6 +52,7 @@ class Model:
         try:
             self.device = self._mxq.device
             self.schemes = self._mxq.schemes
+            self._integers = self._mxq.integer_io
             self.core_mode = _choose_mode(self.config.core_mode, self.schemes, str(path))
             fields = Fields(self._mxq.manifest, "manifest.json")
             self.inputs: tuple[Port, ...] = read_ports(fields, "inputs")
@@ -101,7 +102,8 @@ class Model:
                 larger batch too and runs it sample by sample.
 
         Returns:
-            One array for each output, in order.
+            One array for each output, in order; integers where the device's interface is made
+            of integers (``model.outputs[i].to_real`` turns them into real values).
 
         Raises:
             ArgumentError: a shape, an element type or the number of inputs is wrong, or the
@@ -132,7 +134,8 @@ class Model:
             count = len(batch)
             batches[port.name] = batch
         results = [
-            self._pipeline.run({n: b[i] for n, b in batches.items()}) for i in range(count or 1)
+            self._pipeline.run({n: b[i] for n, b in batches.items()}, integers=self._integers)
+            for i in range(count or 1)
         ]
         return [self._collect(port, results, channel_last) for port in self.outputs]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..errors import ArgumentError
 from ..ir import Array, Graph, IntGraph
 from ..ops import Registry
-from .integer_engine import IntegerEngine, Visit
+from .integer_engine import IntegerEngine, Visit, to_real
 
 __all__ = ["Pipeline"]
 
@@ -70,14 +70,13 @@ class Pipeline:
             visit: as for :meth:`IntegerEngine.run`.
         """
         known = self.before_body(inputs)
-        raw = self.body.run(
-            _pick(known, self.body.graph.inputs),
-            integers=integers and self._tail is None,
-            visit=visit,
-        )
-        known.update(raw)
+        raw = self.body.run(_pick(known, self.body.graph.inputs), integers=True, visit=visit)
+        values = self.body.graph.values
+        known.update((n, to_real(q, values[n])) for n, q in raw.items())
         if self._tail is not None:
             known.update(self._tail.run(_pick(known, self._tail_inputs)))
+        if integers:
+            known.update(raw)
         return _pick(known, self.outputs)
 
 

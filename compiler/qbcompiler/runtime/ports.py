@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ArgumentError
-from ..ir import Array, DType, channel_last, layout_name
+from ..ir import Array, DType, QuantParams, channel_last, layout_name
+from ..ops.fixedpoint import dequantize
 from ..package.graph_json import MAX_NAME, read_type
+from ..package.int_graph_json import read_quant
 from ..package.json_io import Fields
 
 __all__ = ["Port", "read_ports"]
@@ -26,12 +28,14 @@ class Port:
         shape: logical shape, batch included.
         dtype: element type.
         layout: ``NCHW`` and the like for images, None for anything else.
+        quant: the grid of its integers, where the device's interface is made of integers.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     layout: str | None
+    quant: QuantParams | None = None
 
     @property
     def batched(self) -> bool:
@@ -65,6 +69,10 @@ class Port:
             batch = batch.transpose(0, *(int(i) + 1 for i in back))
         return batch
 
+    def to_real(self, q: Array) -> Array:
+        """Return the real values of an integer output; floats pass as they are."""
+        return q if self.quant is None else dequantize(q, self.quant)
+
     def to_channel_last(self, x: Array) -> Array:
         """Return an output in the channel-last convention."""
         if self.layout is None or x.ndim != len(self.shape):
@@ -77,6 +85,8 @@ class Port:
             return x
         if self.dtype.is_float and x.dtype.kind == "f":
             return x.astype(wanted)
+        if self.quant is not None and x.dtype.kind == "f":
+            return x  # the runtime quantizes it, as the host of such a device does
         hint = None
         if self.dtype.is_float:
             hint = (
@@ -128,5 +138,8 @@ def read_ports(fields: Fields, key: str) -> tuple[Port, ...]:
             type_.rank < 3 or layout != layout_name(channel_last(type_.rank))
         ):
             item.fail("its layout does not fit its shape")
-        ports.append(Port(item.text("name", MAX_NAME), type_.shape, type_.dtype, layout))
+        quant = None
+        if "quant" in item and item.raw("quant") is not None:
+            quant = read_quant(item.nested("quant"), type_)
+        ports.append(Port(item.text("name", MAX_NAME), type_.shape, type_.dtype, layout, quant))
     return tuple(ports)
