@@ -85,7 +85,7 @@ def rescale(acc: Array, m: ArrayLike, r: ArrayLike) -> Int64:
 
 def requantize(acc: Array, m: ArrayLike, r: ArrayLike, out: QuantParams) -> Array:
     """Return ``clamp(z + ((acc * M + 2^(r-1)) >> r))`` in the output's storage type."""
-    q = rescale(acc, m, r)
+    q = np.asarray(rescale(acc, m, r))
     q += out.zero_point
     np.clip(q, out.qmin, out.qmax, out=q)
     result: Array = q.astype(out.dtype.numpy)

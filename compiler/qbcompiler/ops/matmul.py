@@ -176,7 +176,7 @@ class MatMul(OpSpec[NoAttrs]):
 
         return [
             Case("weights", NoAttrs(), [act(3, 16), f32(16, 10)], bound=2.0),
-            Case("bias", NoAttrs(), [act(1, 32), f32(32, 7), f32(7)], bound=2.0),
+            Case("bias", NoAttrs(), [act(4, 32), f32(32, 7), f32(7)], bound=3.0),
             Case("tokens", NoAttrs(), [act(1, 5, 12), f32(12, 8), f32(8)], bound=2.0),
             Case("batched_weights", NoAttrs(), [act(2, 3, 4), f32(2, 4, 5)], bound=2.0),
             Case("activations", NoAttrs(), [act(1, 2, 5, 6), act(1, 2, 6, 4)], bound=0.51),

@@ -370,5 +370,5 @@ class Cast(Move[CastAttrs]):
         return [
             Case("double", CastAttrs("float64"), [_act(2, 3)], bound=0.0),
             Case("int", CastAttrs("int32"), [_act(2, 3)], bound=None),
-            Case("half", CastAttrs("float16"), [_act(2, 3)], bound=0.0),
+            Case("half", CastAttrs("float16"), [_act(2, 3)], bound=0.1),
         ]
