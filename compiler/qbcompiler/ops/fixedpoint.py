@@ -30,6 +30,8 @@ SCALE_BITS = 12
 
 Int64 = NDArray[np.int64]
 
+_PART = 1 << 15  # elements of a tensor worked on at a time
+
 
 def round_scale(scale: float) -> float:
     """Round a positive scale to float32 with :data:`SCALE_BITS` significant bits.
@@ -74,22 +76,46 @@ def fixed_multiplier(real: ArrayLike) -> tuple[Int64, NDArray[np.int8]]:
 
 
 def rescale(acc: Array, m: ArrayLike, r: ArrayLike) -> Int64:
-    """Return ``(acc * M + 2^(r-1)) >> r`` in 64 bits; arguments broadcast.
+    """Return ``(acc * M + 2^(r-1)) >> r`` in 64 bits; ``M`` and ``r`` broadcast over ``acc``.
 
     ``acc * M`` must stay below 2^63: |acc| < 2^32 with the full 31-bit ``M``.
     """
     shift = np.asarray(r, dtype=np.int64)
     half = np.left_shift(np.int64(1), shift - 1)
-    return np.right_shift(acc.astype(np.int64) * np.asarray(m, dtype=np.int64) + half, shift)
+    q: Int64 = np.asarray(np.multiply(acc, np.asarray(m, dtype=np.int64), dtype=np.int64))
+    q += half
+    q >>= shift
+    return q
 
 
 def requantize(acc: Array, m: ArrayLike, r: ArrayLike, out: QuantParams) -> Array:
-    """Return ``clamp(z + ((acc * M + 2^(r-1)) >> r))`` in the output's storage type."""
-    q = np.asarray(rescale(acc, m, r))
-    q += out.zero_point
-    np.clip(q, out.qmin, out.qmax, out=q)
-    result: Array = q.astype(out.dtype.numpy)
+    """Return ``clamp(z + ((acc * M + 2^(r-1)) >> r))`` in the output's storage type.
+
+    ``M`` and ``r`` broadcast over ``acc``. Works through large tensors in parts that stay in the
+    cache, which changes no bit.
+    """
+    multiplier, shift = np.asarray(m, dtype=np.int64), np.asarray(r, dtype=np.int64)
+    result: Array = np.empty(acc.shape, dtype=out.dtype.numpy)
+    if acc.size <= _PART or acc.ndim < 2:
+        _requantize_part(acc, multiplier, shift, out, result)
+        return result
+    multiplier = np.broadcast_to(multiplier, acc.shape)
+    shift = np.broadcast_to(shift, acc.shape)
+    rows = max(1, _PART * acc.shape[0] * acc.shape[1] // acc.size)
+    for i in range(acc.shape[0]):
+        for start in range(0, acc.shape[1], rows):
+            part = (i, slice(start, start + rows))
+            _requantize_part(acc[part], multiplier[part], shift[part], out, result[part])
     return result
+
+
+def _requantize_part(acc: Array, m: Int64, r: Int64, out: QuantParams, result: Array) -> None:
+    q = rescale(acc, m, r)
+    if out.zero_point:
+        q += out.zero_point
+    np.maximum(q, out.qmin, out=q)
+    np.minimum(q, out.qmax, out=q)
+    result[...] = q
 
 
 def quantize(x: Array, params: QuantParams) -> Array:

@@ -25,7 +25,7 @@ from ..ir import Graph, Node, QuantParams
 from ..ops import QuantRule, Registry, default_registry
 from ..ops.fixedpoint import round_scale
 
-__all__ = ["GridPlan", "Range", "plan_grids"]
+__all__ = ["GridPlan", "Range", "gives_way", "plan_grids", "symmetric_grid"]
 
 Range = tuple[float, float]
 _SYMMETRIC_METHODS = (0, 1)
@@ -99,6 +99,25 @@ def _known_method(node: Node, method: int) -> int:
         details={"layer": node.name, "expected": list(_SYMMETRIC_METHODS), "got": method},
         hint="set calibration.method, and its layerOverrides, to 0 or 1",
     )
+
+
+def gives_way(graph: Graph, name: str, registry: Registry | None = None) -> bool:
+    """Whether only a clamp reads the value, perhaps behind operators that move elements.
+
+    Such a value takes the clamp's grid: what the grid cuts off, the clamp would cut off anyway.
+    """
+    specs = registry or default_registry()
+    while (node := graph.sole_consumer(name)) is not None:
+        if node.inputs.count(name) != 1 or node.inputs[0] != name:
+            return False
+        rule = specs[node.op].rule_of(node, graph)
+        if rule is QuantRule.CLAMP:
+            return True
+        outputs = [o for o in node.outputs if o]
+        if rule is not QuantRule.MOVE or len(outputs) != 1:
+            return False
+        name = outputs[0]
+    return False
 
 
 def symmetric_grid(low: float, high: float, bits: int = 8) -> QuantParams:
@@ -176,19 +195,7 @@ class _Planner:
             self._tie(together[0], other)
 
     def _gives_way(self, name: str) -> bool:
-        """Whether only a clamp reads the value, perhaps behind operators that move elements."""
-        seen = name
-        while (node := self._graph.sole_consumer(seen)) is not None:
-            rule = self._rule(node)
-            if node.inputs.count(seen) != 1 or node.inputs[0] != seen:
-                return False
-            if rule is QuantRule.CLAMP:
-                return True
-            outputs = self._outputs(node)
-            if rule is not QuantRule.MOVE or len(outputs) != 1:
-                return False
-            seen = outputs[0]
-        return False
+        return gives_way(self._graph, name, self._registry)
 
     def _rule(self, node: Node) -> QuantRule:
         return self._registry[node.op].rule_of(node, self._graph)

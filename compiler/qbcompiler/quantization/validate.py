@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import CalibrationMissingError
-from ..ir import Array, Graph, IntGraph, IntLayer
+from ..ir import Array, Graph, IntGraph, IntLayer, QuantParams
 from ..ops import Registry
 from ..partition import PartitionedGraph
 from .metrics import Agreement, Difference, is_classifier
+from .plan import gives_way
 
 __all__ = ["Accuracy", "LayerAccuracy", "OutputAccuracy", "validate"]
 
@@ -49,8 +50,9 @@ class LayerAccuracy:
         name, op: the layer.
         accumulated: its outputs against the float model, all error before it included.
         own: the same with exact (merely rounded) inputs: what the layer itself adds.
-        at_limits: elements at the smallest or largest integer of their grid.
-        elements: all elements.
+        at_limits: elements at the smallest or largest integer of their grid; outputs that a
+            clamp reads next are not counted.
+        elements: all counted elements.
     """
 
     name: str
@@ -67,7 +69,7 @@ class LayerAccuracy:
             "op": self.op,
             "sqnr_db": round(self.accumulated.sqnr_db, 2) if self.accumulated.count else None,
             "own_sqnr_db": round(self.own.sqnr_db, 2) if self.own.count else None,
-            "saturated": round(self.at_limits / self.elements, 6) if self.elements else 0.0,
+            "saturated": round(self.at_limits / self.elements, 6) if self.elements else None,
         }
 
 
@@ -217,11 +219,22 @@ def _compare_layers(
                 quant = values[name].quant
                 if quant is None:
                     continue
-                q = kept[name]
-                found.accumulated.add(real[name], to_real(q, values[name]))
-                found.own.add(real[name], to_real(own[name], values[name]))
-                found.at_limits += int(np.count_nonzero((q == quant.qmin) | (q == quant.qmax)))
-                found.elements += q.size
+                q, expected = kept[name], real[name]
+                if gives_way(body, name, registry):
+                    # What its grid cuts off, the next layer would: no error, no saturation.
+                    expected = np.clip(expected, *_reach(quant, expected.ndim))
+                else:
+                    limit = (q == quant.qmin) | (q == quant.qmax)
+                    found.at_limits += int(np.count_nonzero(limit))
+                    found.elements += q.size
+                found.accumulated.add(expected, to_real(q, values[name]))
+                found.own.add(expected, to_real(own[name], values[name]))
+
+
+def _reach(quant: QuantParams, rank: int) -> tuple[Array, Array]:
+    scales = quant.scale_array(rank)
+    low, high = quant.qmin - quant.zero_point, quant.qmax - quant.zero_point
+    return scales * np.float32(low), scales * np.float32(high)
 
 
 def _groups(graph: IntGraph) -> Iterator[tuple[int, int]]:
