@@ -1,0 +1,35 @@
+"""Tables and stores. Every public method of a store is one transaction."""
+
+from .builds import BuildStore
+from .catalog import ArtifactStore, CalibrationStore, ModelStore, NewCalibration, NewModel
+from .engine import Database, database_url
+from .jobs import JobFilter, JobStore, JobView, NewJob, Submission
+from .migrate import current_revision, head_revision, run_migrations
+from .outbox import Message, OutboxDispatcher, Sender
+from .paging import Page
+from .reconcile import Reconciler, ReconcileReport
+
+__all__ = [
+    "ArtifactStore",
+    "BuildStore",
+    "CalibrationStore",
+    "Database",
+    "JobFilter",
+    "JobStore",
+    "JobView",
+    "Message",
+    "ModelStore",
+    "NewCalibration",
+    "NewJob",
+    "NewModel",
+    "OutboxDispatcher",
+    "Page",
+    "ReconcileReport",
+    "Reconciler",
+    "Sender",
+    "Submission",
+    "current_revision",
+    "database_url",
+    "head_revision",
+    "run_migrations",
+]

@@ -1,0 +1,301 @@
+"""The tables. Records leave the stores as ``service.domain`` entities, never as these rows."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from .types import JSON_TYPE, UtcDateTime
+
+__all__ = [
+    "ArtifactRow",
+    "AttemptRow",
+    "Base",
+    "BuildRow",
+    "CalibrationRow",
+    "EventRow",
+    "IdempotencyRow",
+    "JobRow",
+    "LinkRow",
+    "ModelRow",
+    "OutboxRow",
+    "ProjectRow",
+]
+
+_Id = String(40)
+_Digest = String(64)
+_State = String(16)
+# SQLite numbers rows by itself only for INTEGER PRIMARY KEY
+_Serial = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Base(DeclarativeBase):
+    """The base of all tables; constraint names are fixed, so that migrations can name them."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {datetime: UtcDateTime(), dict[str, Any]: JSON_TYPE, list[Any]: JSON_TYPE}  # noqa: RUF012
+
+
+class ProjectRow(Base):
+    """Projects; every resource belongs to one."""
+
+    __tablename__ = "projects"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created_at: Mapped[datetime]
+
+
+class ModelRow(Base):
+    """Uploaded models."""
+
+    __tablename__ = "models"
+    __table_args__ = (
+        Index("ix_models_page", "project", "created_at", "id"),
+        Index("ix_models_digest", "project", "digest"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str] = mapped_column(String(255))
+    format: Mapped[str] = mapped_column(String(16))
+    digest: Mapped[str] = mapped_column(_Digest)
+    size: Mapped[int] = mapped_column(BigInteger)
+    files: Mapped[list[Any]]
+    inputs: Mapped[list[Any]]
+    outputs: Mapped[list[Any]]
+    facts: Mapped[dict[str, Any]]
+    source_revision: Mapped[str | None] = mapped_column(String(255))
+    labels: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+
+
+class CalibrationRow(Base):
+    """Uploaded calibration sets."""
+
+    __tablename__ = "calibrations"
+    __table_args__ = (
+        Index("ix_calibrations_page", "project", "created_at", "id"),
+        Index("ix_calibrations_digest", "project", "digest"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str] = mapped_column(String(255))
+    digest: Mapped[str] = mapped_column(_Digest)
+    archive: Mapped[dict[str, Any]]
+    entry: Mapped[str] = mapped_column(String(1024))
+    sample_count: Mapped[int]
+    total_bytes: Mapped[int] = mapped_column(BigInteger)
+    shapes: Mapped[list[Any]]
+    labels: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+
+
+class BuildRow(Base):
+    """Builds: the work that jobs share."""
+
+    __tablename__ = "builds"
+    __table_args__ = (
+        # one build answers for a key; those that answer for none have NULL, which never collides
+        UniqueConstraint("project", "cache_key", name="uq_builds_project_cache_key"),
+        Index("ix_builds_key", "project", "key"),
+        Index("ix_builds_claim", "state", "queue", "priority", "queued_at"),
+        Index("ix_builds_lease", "state", "lease_until"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    kind: Mapped[str] = mapped_column(String(16))
+    key: Mapped[str] = mapped_column(_Digest)
+    cache_key: Mapped[str | None] = mapped_column(_Digest)
+    state: Mapped[str] = mapped_column(_State)
+    spec: Mapped[dict[str, Any]]
+    engine: Mapped[str] = mapped_column(String(64))
+    queue: Mapped[str] = mapped_column(String(128))
+    priority: Mapped[int]
+    phase: Mapped[str | None] = mapped_column(String(16))
+    progress_current: Mapped[int | None] = mapped_column(BigInteger)
+    progress_total: Mapped[int | None] = mapped_column(BigInteger)
+    fencing: Mapped[int]
+    losses: Mapped[int]
+    worker: Mapped[str | None] = mapped_column(String(255))
+    lease_until: Mapped[datetime | None]
+    run_limit_s: Mapped[int]
+    memory_limit_mb: Mapped[int | None]
+    cancel_requested: Mapped[bool] = mapped_column(Boolean)
+    created_at: Mapped[datetime]
+    queued_at: Mapped[datetime]
+    announced_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    failure: Mapped[dict[str, Any] | None]
+    summary: Mapped[dict[str, Any] | None]
+    event_seq: Mapped[int] = mapped_column(BigInteger)
+    log_bytes: Mapped[int] = mapped_column(BigInteger)
+    progress_events: Mapped[int]
+    refresh_of: Mapped[str | None] = mapped_column(_Id)
+
+
+class AttemptRow(Base):
+    """Each worker's try at a build."""
+
+    __tablename__ = "attempts"
+    __table_args__ = (UniqueConstraint("build_id", "number", name="uq_attempts_build_id_number"),)
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    build_id: Mapped[str] = mapped_column(ForeignKey("builds.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    worker: Mapped[str] = mapped_column(String(255))
+    state: Mapped[str] = mapped_column(_State)
+    started_at: Mapped[datetime]
+    heartbeat_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    cpu_seconds: Mapped[float | None] = mapped_column(Float)
+    peak_memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    failure: Mapped[dict[str, Any] | None]
+
+
+class JobRow(Base):
+    """Jobs: requests."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Index("ix_jobs_page", "project", "created_at", "id"),
+        Index("ix_jobs_state", "project", "state", "created_at", "id"),
+        Index("ix_jobs_build", "build_id", "state"),
+        Index("ix_jobs_waiting", "state", "queue_deadline"),
+        Index("ix_jobs_model", "model_id"),
+        Index("ix_jobs_mblt", "mblt_id"),
+        Index("ix_jobs_calibration", "calibration_id"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    kind: Mapped[str] = mapped_column(String(16))
+    build_id: Mapped[str] = mapped_column(ForeignKey("builds.id"))
+    state: Mapped[str] = mapped_column(_State)
+    cache: Mapped[str] = mapped_column(String(16))
+    cache_mode: Mapped[str] = mapped_column(String(16))
+    request: Mapped[dict[str, Any]]
+    name: Mapped[str | None] = mapped_column(String(255))
+    labels: Mapped[dict[str, Any]]
+    source_revision: Mapped[str | None] = mapped_column(String(255))
+    model_id: Mapped[str | None] = mapped_column(_Id)
+    mblt_id: Mapped[str | None] = mapped_column(_Id)
+    calibration_id: Mapped[str | None] = mapped_column(_Id)
+    target_device: Mapped[str | None] = mapped_column(String(64))
+    priority: Mapped[int]
+    queue_limit_s: Mapped[int]
+    queue_deadline: Mapped[datetime]
+    failure: Mapped[dict[str, Any] | None]
+    retry_of: Mapped[str | None] = mapped_column(_Id)
+    event_floor: Mapped[int] = mapped_column(BigInteger)
+    event_end: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[datetime]
+    queued_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class EventRow(Base):
+    """A build's stream: states, phases, progress and log text, numbered in commit order."""
+
+    __tablename__ = "events"
+    __table_args__ = (Index("ix_events_type", "build_id", "type", "seq"),)
+
+    build_id: Mapped[str] = mapped_column(
+        ForeignKey("builds.id", ondelete="CASCADE"), primary_key=True
+    )
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    job_id: Mapped[str | None] = mapped_column(_Id)
+    type: Mapped[str] = mapped_column(String(16))
+    attempt: Mapped[int]
+    at: Mapped[datetime]
+    data: Mapped[dict[str, Any]]
+
+
+class ArtifactRow(Base):
+    """Files that finished builds made."""
+
+    __tablename__ = "artifacts"
+    __table_args__ = (
+        UniqueConstraint("build_id", "kind", "name", name="uq_artifacts_build_id_kind_name"),
+        Index("ix_artifacts_sha256", "sha256"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    build_id: Mapped[str] = mapped_column(ForeignKey("builds.id"))
+    kind: Mapped[str] = mapped_column(String(16))
+    name: Mapped[str] = mapped_column(String(255))
+    sha256: Mapped[str] = mapped_column(_Digest)
+    size: Mapped[int] = mapped_column(BigInteger)
+    media_type: Mapped[str] = mapped_column(String(127))
+    created_at: Mapped[datetime]
+
+
+class LinkRow(Base):
+    """Download links that need no token."""
+
+    __tablename__ = "links"
+    __table_args__ = (Index("ix_links_artifact", "artifact_id"),)
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    artifact_id: Mapped[str] = mapped_column(ForeignKey("artifacts.id", ondelete="CASCADE"))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+
+
+class IdempotencyRow(Base):
+    """Which job an Idempotency-Key made, and from which body."""
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (Index("ix_idempotency_keys_expires", "expires_at"),)
+
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    request_digest: Mapped[str] = mapped_column(_Digest)
+    job_id: Mapped[str] = mapped_column(_Id)
+    expires_at: Mapped[datetime]
+
+
+class OutboxRow(Base):
+    """Broker messages that a committed transaction owes."""
+
+    __tablename__ = "outbox"
+    __table_args__ = (Index("ix_outbox_due", "not_before", "id"),)
+
+    id: Mapped[int] = mapped_column(_Serial, primary_key=True, autoincrement=True)
+    build_id: Mapped[str] = mapped_column(_Id)
+    queue: Mapped[str] = mapped_column(String(128))
+    priority: Mapped[int]
+    created_at: Mapped[datetime]
+    not_before: Mapped[datetime]
+    tries: Mapped[int]
+    last_error: Mapped[str | None] = mapped_column(Text)
