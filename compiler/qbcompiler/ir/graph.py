@@ -8,7 +8,7 @@ directly with the source model's.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .attrs import Attrs
@@ -262,15 +262,19 @@ class Graph:
                 node.outputs.pop()
         return len(dead)
 
-    def sort(self) -> None:
+    def sort(self, wanted: Mapping[str, int] | None = None) -> None:
         """Put the nodes into topological order, stable with respect to the present order.
 
         Linear in nodes and edges up to the heap's log factor (Kahn's algorithm).
 
+        Args:
+            wanted: for each node, by name, the place that it should have; the present order
+                by default.
+
         Raises:
             ValueError: the graph has a cycle.
         """
-        position = {name: i for i, name in enumerate(self._nodes)}
+        position = wanted or {name: i for i, name in enumerate(self._nodes)}
         waiting: dict[str, int] = {}
         ready: list[tuple[int, str]] = []
         for node in self._nodes.values():

@@ -46,6 +46,8 @@ class Editor:
         self.graph = graph
         self.registry = registry
         self.made: list[Node] = []
+        # where each node belongs: a new one where the one was that it replaces
+        self.place = {n.name: i for i, n in enumerate(graph.nodes)}
 
     def const(self, data: Array, hint: str) -> Value:
         """Add a constant."""
@@ -60,13 +62,15 @@ class Editor:
         inputs: Sequence[Value | str],
         *,
         name: str,
+        at: Node,
         source: tuple[str, ...] = (),
     ) -> Value:
-        """Add a node of one output; return it."""
+        """Add a node of one output, to run where ``at`` does; return the output."""
         names = [v if isinstance(v, str) else v.name for v in inputs]
         layer = self._layer_name(name)
         type_ = self._infer(op, attrs, names)
         out = self.graph.add_value(self.graph.fresh(f"{layer}/out"), type_)
+        self.place[layer] = self.place[at.name]
         self.made.append(self.graph.add_node(Node(layer, op, names, [out.name], attrs, source)))
         return out
 
@@ -98,8 +102,10 @@ class Editor:
             raise VerifyError(
                 f"{op} would make {output!r} {type_}, it is {graph.values[output].type}"
             )
+        place = self.place[old[-1].name]
         self.drop(old, keep=output)
         layer = self._layer_name(name or old[-1].name)
+        self.place[layer] = place
         node = graph.add_node(Node(layer, op, names, [output], attrs, source))
         self.made.append(node)
         return node
@@ -218,7 +224,7 @@ class Rewrite(GraphPass, Generic[M]):
         result.refusals = [(n, r) for n, r in refused.items() if graph.has_node(n)]
         if result.count:
             graph.prune()
-            graph.sort()
+            graph.sort(editor.place)
         return result
 
 
