@@ -21,15 +21,14 @@ LayerNames = Annotated[list[Name], Field(max_length=100_000)]
 class _MaxPercentile(Section):
     """Parameters of calibration mode 1."""
 
-    percentile: Annotated[float, Field(gt=0.5, le=1.0)] = Field(
+    percentile: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         default=0.9999,
-        description="Share of the observed absolute values that the range covers; the rest is "
-        "clipped.",
+        description="The range ends at this quantile of the largest topkRatio of the absolute "
+        "values, so the share topkRatio * (1 - percentile) of all values is clipped.",
     )
     topk_ratio: Ratio = Field(
         default=0.01,
-        description="Share of the largest absolute values that is kept exactly while samples "
-        "stream; the percentile is read from them, so it must lie within this share of the top.",
+        description="Share of the absolute values, the largest ones, whose quantile is taken.",
     )
 
 

@@ -72,7 +72,7 @@ class CompileConfig(Section):
         default_factory=dict, description="Shapes of inputs whose model leaves some open, by name."
     )
     device: Literal["gpu", "cpu"] = Field(
-        default="gpu", description="What compiles; gpu falls back to the CPU where there is none."
+        default="cpu", description="What compiles; gpu falls back to the CPU where there is none."
     )
     dtype: Literal["float"] = Field(default="float", description="Type of the computation.")
     debug: bool = Field(default=False, description="Log more.")

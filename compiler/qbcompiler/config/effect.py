@@ -91,6 +91,7 @@ ACTED_ON: tuple[str, ...] = (
     "/calibration/mode",
     "/calibration/maxPercentile",
     "/calibration/histogram",
+    "/calibration/layerOverrides",
     "/bit/layerOverrides/weight8Bits",  # weights are 8 bits wide anyway
 )
 """Fields that have their effect, apart from the values that ``GAPS`` names."""
@@ -115,10 +116,17 @@ GAPS: tuple[Gap, ...] = (
         lambda value: value != 0,
     ),
     Gap(
-        "/calibration/layerOverrides",
+        "/calibration/layerOverrides/method/*",
         "error",
-        "calibration settings of single layers are not available yet",
-        lambda value: any(value.values()),
+        "zero points (methods 2 and 3) are not available yet; use method 0 or 1",
+        lambda value: value in (2, 3),
+    ),
+    Gap(
+        "/calibration/layerOverrides/output/*",
+        "warning",
+        "outputs have one scale each (output 0); per-channel and sigmoid-shaped scales are not "
+        "available yet",
+        lambda value: value != 0,
     ),
     Gap(
         "/calibration/maxSampleSizeForQuantScheme",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, OutputWriteError
+from ..errors import ConfigError
+from ..paths import write_bytes
 from .base import Section
 from .compile_config import CompileConfig
 from .documents import JSON_SUFFIXES, YAML_SUFFIXES
@@ -58,7 +57,7 @@ def write_config(output_path: str | os.PathLike[str], config: CompileConfig) -> 
             hint="name the file .json, .yaml or .yml",
         )
     text = render_config(config, "json" if suffix in JSON_SUFFIXES else "yaml")
-    _write_text(path, text)
+    write_bytes(path, text.encode())
 
 
 def render_config(config: CompileConfig, kind: str = "yaml") -> str:
@@ -97,32 +96,3 @@ def _comment(text: str, pad: str) -> Iterator[str]:
         else:
             line = f"{line} {word}".strip()
     yield f"{pad}# {line}"
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Write through a temporary file in the same folder, so that no half of it is ever there."""
-    temporary: str | None = None
-    try:
-        handle, temporary = tempfile.mkstemp(
-            prefix=f".{path.name}.", suffix=".tmp", dir=path.parent
-        )
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except OSError as exc:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-        raise OutputWriteError(
-            f"{os.fspath(path)!r} cannot be written: {exc.strerror or exc}",
-            details={"path": os.fspath(path)},
-        ) from exc
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -1,0 +1,566 @@
+"""The compiler as functions. Only here (and in the command line) are stages put in order.
+
+source model --parse--> MBLT --quantize--> MXQ; compile is parse and quantize in one process, and
+gives the same bytes as the two apart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from .config import dump_default_config, list_presets, write_config
+from .errors import ArgumentError, CalibrationMissingError
+from .options import CompileOptions, ParseOptions, Plan, StrPath, make_plan
+from .paths import check_input, check_outputs, file_entry
+from .progress import CallbackReporter, ProgressCallback
+from .provenance import read_sidecar, sidecar_path, write_sidecar
+
+if TYPE_CHECKING:
+    from .calibration import Dataset
+    from .frontend import SourceModel
+    from .package import MbltMeta
+    from .partition import PartitionedGraph
+    from .quantization import Accuracy
+
+__all__ = [
+    "BuildResult",
+    "dump_default_config",
+    "get_body_subgraph",
+    "list_presets",
+    "mblt_compile",
+    "mblt_compile_with_callback",
+    "mxq_compile",
+    "mxq_compile_from_mblt",
+    "mxq_compile_from_source",
+    "mxq_compile_with_callback",
+    "read_provenance",
+]
+
+VALIDATION_SAMPLES = 8
+"""Calibration samples on which a build compares its integers with the float model."""
+
+LAYER_SAMPLES = 1
+"""Of these, samples on which every layer is compared."""
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What a build wrote and found out.
+
+    Attributes:
+        path: the MBLT or MXQ.
+        files: each file written: ``kind``, ``path``, ``sha256``, ``size``.
+        summary: accuracy, seconds by phase, target device, scheme, preset, warnings.
+    """
+
+    path: Path
+    files: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+# -- public calls -------------------------------------------------------------------------
+
+
+def mxq_compile(model: Any, **options: Unpack[CompileOptions]) -> BuildResult:
+    """Compile a source model, or an MBLT, to an MXQ.
+
+    Args:
+        model: a path, the bytes of an ONNX file, or an ``onnx.ModelProto``; the path of an
+            ``.mblt`` goes to :func:`mxq_compile_from_mblt`.
+        options: see :class:`~qbcompiler.options.CompileOptions`; ``save_path`` and
+            ``target_device`` are needed.
+
+    Raises:
+        QbCompilerError: one of the classes of :mod:`qbcompiler.errors`.
+    """
+    if isinstance(model, (str, os.PathLike)) and Path(model).suffix.lower() == ".mblt":
+        return mxq_compile_from_mblt(model, **options)
+    return mxq_compile_from_source(model, **options)
+
+
+def mxq_compile_from_source(model: Any, **options: Unpack[CompileOptions]) -> BuildResult:
+    """Compile a source model to an MXQ; see :func:`mxq_compile`."""
+    plan = make_plan(options, device=None)
+    device = plan.target
+    mblt_path = _mblt_of_compile(options)
+    sources = [model] if isinstance(model, (str, os.PathLike)) else []
+    output = _output(options, plan, {"mblt_save_path": mblt_path}, sources)
+    _check_calibration(plan)
+    if sources:
+        check_input(model, "model")
+
+    reporter = plan.reporter
+    reporter.status("started", message=f"Compiling {_label(model)} for {device.name}")
+    _save_config(plan)
+    with reporter.phase("parse"):
+        source, graph, meta = _parse(plan, model)
+        from .package import mblt_manifest, write_mblt
+
+        files = []
+        if mblt_path is None:
+            manifest = mblt_manifest(graph, meta)
+        else:
+            written = write_mblt(mblt_path, graph, meta)
+            files.append(file_entry("mblt", mblt_path, written.sha256, written.size))
+            manifest = _manifest_of(mblt_path)
+        del source
+    return _quantize(plan, "compile", graph, manifest, output, files, _label(model))
+
+
+def mxq_compile_from_mblt(mblt: StrPath, **options: Unpack[CompileOptions]) -> BuildResult:
+    """Quantize an MBLT to an MXQ.
+
+    Args:
+        mblt: path of the MBLT.
+        options: as for :func:`mxq_compile`; the target device defaults to the MBLT's own, and
+            what the parse settled (input shapes, channels, offloading) need not be repeated.
+
+    Raises:
+        QbCompilerError: one of the classes of :mod:`qbcompiler.errors`.
+    """
+    from .package import read_mblt, retarget_manifest
+    from .partition import partition
+
+    check_input(mblt, "MBLT")
+    with read_mblt(mblt) as opened:
+        plan = make_plan(options, device=opened.target_device)
+        device = plan.target
+        output = _output(options, plan, {}, [mblt])
+        plan = _as_parsed(plan, opened.meta.parse_options, opened.cpu_offload)
+        _check_calibration(plan)
+        reporter = plan.reporter
+        reporter.status("started", message=f"Quantizing {Path(mblt).name} for {device.name}")
+        _save_config(plan)
+        with reporter.phase("parse", "Reading the MBLT"):
+            manifest: Mapping[str, Any] = opened.manifest
+            opened.verify()
+            offload = plan.config.cpu_offload
+            if opened.target_device == device.name and opened.cpu_offload == offload:
+                graph = opened.partitioned
+            else:
+                graph = partition(opened.graph, device, cpu_offload=offload)
+                manifest = retarget_manifest(manifest, graph)
+        return _quantize(plan, "quantize", graph, manifest, output, [], Path(mblt).name)
+
+
+def mblt_compile(
+    model: Any,
+    mblt_save_path: StrPath | None = None,
+    target_device: str | None = None,
+    *,
+    save_path: StrPath | None = None,
+    **options: Unpack[ParseOptions],
+) -> BuildResult:
+    """Parse a source model to an MBLT.
+
+    Args:
+        model: a path, the bytes of an ONNX file, or an ``onnx.ModelProto``.
+        mblt_save_path: the output.
+        target_device: the target; without one, any device.
+        save_path: the output too.
+        options: see :class:`~qbcompiler.options.ParseOptions`.
+
+    Raises:
+        QbCompilerError: one of the classes of :mod:`qbcompiler.errors`.
+    """
+    from .package import write_mblt
+
+    path = mblt_save_path if mblt_save_path is not None else save_path
+    request = cast(CompileOptions, {**options, "save_path": path, "target_device": target_device})
+    plan = make_plan(request, device=None)
+    sources = [model] if isinstance(model, (str, os.PathLike)) else []
+    output = _output(request, plan, {}, sources)
+    if sources:
+        check_input(model, "model")
+    reporter = plan.reporter
+    reporter.status("started", message=f"Parsing {_label(model)}")
+    with reporter.phase("parse"):
+        _, graph, meta = _parse(plan, model)
+    with reporter.phase("store"):
+        written = write_mblt(output, graph, meta)
+        files = [file_entry("mblt", output, written.sha256, written.size)]
+        files.append(_provenance(plan, "parse", output, files[0], _label(model)))
+    body = sum(1 for row in graph.support if row.place == "body")
+    summary = {
+        "target_device": graph.device,
+        "cpu_offload": graph.cpu_offload,
+        "layers": len(graph.support),
+        "body_layers": body,
+        "unsupported_layers": len(graph.unsupported),
+        **_common_summary(plan),
+    }
+    return _finish(plan, output, files, summary)
+
+
+def mxq_compile_with_callback(
+    model: Any, callback: ProgressCallback, **options: Unpack[CompileOptions]
+) -> BuildResult:
+    """Compile as :func:`mxq_compile` does; ``callback`` is called with each message."""
+    options["reporter"] = CallbackReporter(callback)
+    return mxq_compile(model, **options)
+
+
+def mblt_compile_with_callback(
+    model: Any,
+    callback: ProgressCallback,
+    mblt_save_path: StrPath | None = None,
+    target_device: str | None = None,
+    **options: Unpack[ParseOptions],
+) -> BuildResult:
+    """Parse as :func:`mblt_compile` does; ``callback`` is called with each message."""
+    options["reporter"] = CallbackReporter(callback)
+    return mblt_compile(model, mblt_save_path, target_device, **options)
+
+
+def read_provenance(path: StrPath) -> dict[str, Any]:
+    """Return how an MBLT or MXQ was made.
+
+    ``compiler``, ``source`` (SHA-256, producer, opset), ``parse_options`` and, for an MXQ, device,
+    schemes, preset, configuration and calibration come from the file; ``caller`` is what
+    ``OUTPUT.provenance.json`` beside it says, or None. It is left out when it belongs to other
+    bytes.
+
+    Raises:
+        ArgumentError: the file cannot be opened.
+        FormatError: it is neither an MBLT nor an MXQ, or is damaged.
+    """
+    from .report import info
+
+    data = info(path)
+    keys = ["kind", "format", "compiler", "source", "parse_options", "device", "cpu_offload"]
+    if data["kind"] == "mxq":
+        keys += ["schemes", "preset", "engine", "config", "calibration"]
+    caller = read_sidecar(path)
+    if caller is not None and caller["output"]["sha256"] != file_entry("", path)["sha256"]:
+        caller = None
+    return {**{key: data[key] for key in keys}, "caller": caller}
+
+
+def get_body_subgraph(mblt_path: StrPath, output_path: StrPath) -> Path:
+    """Write the NPU body of an MBLT as an MBLT of its own.
+
+    Its inputs are what the body reads; its calibration data has those names and shapes.
+
+    Raises:
+        ArgumentError: the MBLT has no body, or cannot be opened.
+        FormatError: the MBLT is damaged.
+        OutputWriteError: the output cannot be written.
+    """
+    from .devices import load_device
+    from .package import MbltMeta, read_mblt, write_mblt
+    from .partition import partition
+
+    check_input(mblt_path, "MBLT")
+    check_outputs({"output": output_path}, [mblt_path])
+    with read_mblt(mblt_path) as opened:
+        opened.verify()
+        body = opened.partitioned.body
+        if body is None:
+            raise ArgumentError(
+                f"{os.fspath(mblt_path)} has no layer that runs on the NPU",
+                details={"path": os.fspath(mblt_path)},
+            )
+        name = opened.target_device
+        device = None if name is None else load_device(name)
+        meta = MbltMeta(
+            opened.meta.source_sha256,
+            opened.meta.producer,
+            opened.meta.opset,
+            {**opened.meta.parse_options, "part": "body"},
+        )
+        write_mblt(output_path, partition(body, device), meta)
+    return Path(output_path)
+
+
+# -- stages -------------------------------------------------------------------------------
+
+
+def _parse(plan: Plan, model: Any) -> tuple[SourceModel, PartitionedGraph, MbltMeta]:
+    from .frontend import load_model, parse
+    from .package import MbltMeta
+    from .partition import partition
+
+    config = plan.config
+    folder = plan.options.get("external_data_dir")
+    source = load_model(model, external_data_dir=None if folder is None else Path(folder))
+    graph = parse(
+        source,
+        input_shapes=config.input_shape_dict,
+        image_channels=config.image_channels or None,
+        progress=plan.reporter.step("parse"),
+    )
+    meta = MbltMeta(
+        source_sha256=source.sha256,
+        producer=source.producer,
+        opset=source.opsets,
+        parse_options={
+            "input_shapes": {n: list(s) for n, s in sorted(config.input_shape_dict.items())},
+            "image_channels": config.image_channels,
+        },
+    )
+    return source, partition(graph, plan.device, cpu_offload=config.cpu_offload), meta
+
+
+def _quantize(
+    plan: Plan,
+    command: str,
+    graph: PartitionedGraph,
+    manifest: Mapping[str, Any],
+    output: Path,
+    files: list[dict[str, Any]],
+    model: str | None,
+) -> BuildResult:
+    from .calibration import specs_of_graph
+    from .package import CalibrationRecord, MxqContents, write_mxq
+    from .quantization import layer_summaries, quantize
+    from .quantization.observers import CalibrationSettings, collect, needed_values
+    from .report import build_report, write_report
+
+    config, reporter, device = plan.config, plan.reporter, plan.target
+    body = graph.body
+    if body is None:
+        raise ArgumentError("the model has no layer to run on the NPU")
+    with reporter.phase("calibrate"):
+        specs = specs_of_graph(graph.graph, config.image_channels or None)
+        dataset = _open_dataset(plan, specs)
+        statistics = collect(
+            graph.graph,
+            dataset,
+            CalibrationSettings.from_config(config),
+            threads=plan.threads,
+            progress=reporter.step("calibrate"),
+            values=needed_values(body),
+        )
+        record = CalibrationRecord(
+            digest=dataset.digest(),
+            samples=len(dataset),
+            shapes={s.name: s.shape for s in dataset.inputs},
+            random=dataset.is_random,
+        )
+        for warning in dataset.warnings:
+            reporter.warning(warning)
+    with reporter.phase("quantize"):
+        int_graph = quantize(body, statistics, config, device)
+    with reporter.phase("verify"):
+        accuracy = _validate(plan, graph, int_graph, dataset)
+    with reporter.phase("store"):
+        portable = config.resolved(portable=True)
+        written = write_mxq(
+            output,
+            MxqContents(
+                mblt=manifest,
+                device=device.name,
+                schemes=plan.schemes,
+                config=portable,
+                preset=plan.preset,
+                calibration=record,
+                layers=layer_summaries(int_graph),
+                accuracy=accuracy.summary(),
+                body=int_graph,
+                head=graph.head,
+                tail=graph.tail,
+            ),
+        )
+        entry = file_entry("mxq", output, written.sha256, written.size)
+        files = [entry, *files, _provenance(plan, command, output, entry, model)]
+    summary = {
+        "target_device": device.name,
+        "inference_scheme": config.inference_scheme,
+        "schemes": list(plan.schemes),
+        "preset": plan.preset,
+        "calibration": record.as_dict(),
+        "accuracy": accuracy.summary(),
+        **_common_summary(plan),
+    }
+    report_path = plan.options.get("report_path")
+    if report_path is not None:
+        report = build_report(
+            device=device.name,
+            schemes=plan.schemes,
+            preset=plan.preset,
+            int_graph=int_graph,
+            ranges=statistics.ranges,
+            calibration=record,
+            accuracy=accuracy,
+            config=portable,
+            support=[row.to_dict() for row in graph.support],
+            phases=reporter.seconds,
+            warnings=reporter.warnings,
+        )
+        write_report(report_path, report)
+        files.append(file_entry("report", report_path))
+    config_path = plan.options.get("config_save_path")
+    if config_path is not None:
+        files.append(file_entry("config", config_path))
+    return _finish(plan, output, files, summary)
+
+
+def _open_dataset(plan: Plan, specs: Any) -> Dataset:
+    from .calibration import RandomSpec, open_dataset
+
+    source: Any = plan.calibration_paths
+    if plan.config.use_random_calib:
+        source = RandomSpec()
+    return open_dataset(source, specs, plan.config.preprocessing)
+
+
+def _validate(plan: Plan, graph: PartitionedGraph, int_graph: Any, dataset: Dataset) -> Accuracy:
+    """Compare on calibration samples spread evenly over the set."""
+    from .calibration import Subset
+    from .quantization import validate
+
+    count = min(VALIDATION_SAMPLES, len(dataset))
+    chosen = [i * len(dataset) // count for i in range(count)]
+    return validate(
+        graph,
+        int_graph,
+        Subset(dataset, chosen),
+        layer_samples=LAYER_SAMPLES,
+        threads=plan.threads,
+        progress=lambda done, total: plan.reporter.progress("verify", done, total or count),
+    )
+
+
+# -- parts of a request -------------------------------------------------------------------
+
+
+def _output(
+    options: CompileOptions,
+    plan: Plan,
+    others: Mapping[str, StrPath | None],
+    sources: list[StrPath],
+) -> Path:
+    """Return the output's path once every path of the request has been checked."""
+    path = options.get("save_path")
+    if path is None:
+        if len(plan.config.save_paths) > 1:
+            raise ArgumentError("the configuration's savePaths names more than one output")
+        if not plan.config.save_paths:
+            raise ArgumentError("no output is given", hint="give save_path")
+        path = plan.config.save_paths[0]
+    outputs = {
+        "save_path": path,
+        "provenance": sidecar_path(path),
+        **others,
+        "report_path": options.get("report_path"),
+        "config_save_path": options.get("config_save_path"),
+    }
+    configuration = options.get("compile_config")
+    if isinstance(configuration, (str, os.PathLike)):
+        sources = [*sources, configuration]
+    check_outputs(outputs, sources)
+    return Path(path)
+
+
+def _mblt_of_compile(options: CompileOptions) -> StrPath | None:
+    path = options.get("mblt_save_path")
+    kind = options.get("save_subgraph_type")
+    other = options.get("output_subgraph_path")
+    if kind not in (None, 0, 2):
+        raise ArgumentError(
+            f"save_subgraph_type must be 2 (keep the MBLT) or 0, got {kind!r}",
+            details={"expected": [0, 2], "got": kind},
+        )
+    if kind == 2 and other is None and path is None:
+        raise ArgumentError("save_subgraph_type=2 needs output_subgraph_path")
+    if other is not None and path is not None and Path(other) != Path(path):
+        raise ArgumentError("output_subgraph_path and mblt_save_path name two files")
+    return path if path is not None else (other if kind == 2 else None)
+
+
+def _check_calibration(plan: Plan) -> None:
+    if not plan.config.use_random_calib and not plan.calibration_paths:
+        raise CalibrationMissingError(
+            "No calibration dataset is provided",
+            hint="give --calib-data-path, or --use-random-calib for a trial build",
+        )
+    if plan.config.use_random_calib and plan.calibration_paths:
+        plan.reporter.warning("random calibration is asked for: the calibration data is not used")
+
+
+def _as_parsed(plan: Plan, parsed: Mapping[str, Any], cpu_offload: bool) -> Plan:
+    """Fill in what the parse settled, so that the MXQ is the one that compile would make.
+
+    Raises:
+        ArgumentError: the request contradicts the parse.
+    """
+    shapes = {n: list(s) for n, s in dict(parsed.get("input_shapes") or {}).items()}
+    channels = int(parsed.get("image_channels") or 0)
+    wanted = plan.config.input_shape_dict
+    if wanted and wanted != shapes:
+        raise ArgumentError(
+            "the input shapes are not those that the MBLT was parsed with",
+            details={"expected": shapes, "got": wanted},
+            hint="leave them out, or parse the model again",
+        )
+    if plan.config.image_channels and channels and plan.config.image_channels != channels:
+        raise ArgumentError(
+            f"imageChannels is {plan.config.image_channels}, the MBLT was parsed with {channels}",
+            details={"expected": channels, "got": plan.config.image_channels},
+            hint="leave it out, or parse the model again",
+        )
+    return plan.with_config(
+        input_shape_dict=shapes,
+        image_channels=plan.config.image_channels or channels,
+        cpu_offload=plan.config.cpu_offload or cpu_offload,
+    )
+
+
+def _save_config(plan: Plan) -> None:
+    path = plan.options.get("config_save_path")
+    if path is not None:
+        write_config(path, plan.config)
+
+
+def _manifest_of(mblt: StrPath) -> dict[str, Any]:
+    from .package import read_mblt
+
+    with read_mblt(mblt) as opened:
+        return opened.manifest
+
+
+def _provenance(
+    plan: Plan, command: str, output: Path, entry: Mapping[str, Any], model: str | None
+) -> dict[str, Any]:
+    from .package import compiler_identity
+
+    configuration = plan.options.get("compile_config")
+    path = write_sidecar(
+        output,
+        sha256=entry["sha256"],
+        size=entry["size"],
+        command=command,
+        model=model,
+        calibration=[Path(p).name for p in plan.calibration_paths] if command != "parse" else [],
+        source_revision=plan.options.get("source_revision"),
+        labels=plan.options.get("labels"),
+        config_preset=plan.preset,
+        compile_config=(
+            Path(configuration).name if isinstance(configuration, (str, os.PathLike)) else None
+        ),
+        compiler=compiler_identity(),
+    )
+    return file_entry("provenance", path)
+
+
+def _common_summary(plan: Plan) -> dict[str, Any]:
+    return {
+        "phase_seconds": {k: round(v, 3) for k, v in plan.reporter.seconds.items()},
+        "warnings": list(plan.reporter.warnings),
+    }
+
+
+def _finish(
+    plan: Plan, output: Path, files: list[dict[str, Any]], summary: dict[str, Any]
+) -> BuildResult:
+    plan.reporter.status("finished")
+    plan.reporter.result(files, summary)
+    return BuildResult(output, files, summary)
+
+
+def _label(model: Any) -> str | None:
+    return Path(model).name if isinstance(model, (str, os.PathLike)) else None
