@@ -440,7 +440,7 @@ def _output(
         if len(plan.config.save_paths) > 1:
             raise ArgumentError("the configuration's savePaths names more than one output")
         if not plan.config.save_paths:
-            raise ArgumentError("no output is given", hint="give save_path")
+            raise ArgumentError("no output is given", hint="give --output (save_path=)")
         path = plan.config.save_paths[0]
     outputs = {
         "save_path": path,

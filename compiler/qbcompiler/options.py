@@ -33,7 +33,15 @@ from .devices import Device, load_device, resolve_schemes
 from .errors import ArgumentError
 from .progress import Reporter
 
-__all__ = ["BACKENDS", "CompileOptions", "ParseOptions", "Plan", "StrPath", "make_plan"]
+__all__ = [
+    "BACKENDS",
+    "CompileOptions",
+    "ParseOptions",
+    "Plan",
+    "StrPath",
+    "check_backend",
+    "make_plan",
+]
 
 StrPath = str | os.PathLike[str]
 
@@ -161,7 +169,7 @@ class Plan:
         if self.device is None:
             raise ArgumentError(
                 "no target device is given",
-                hint="give --target-device; `qbcompiler devices` lists them",
+                hint="give --target-device (target_device=); `qbcompiler devices` lists them",
             )
         return self.device
 
@@ -201,7 +209,7 @@ def make_plan(options: CompileOptions, *, device: str | None) -> Plan:
     """
     _check_names(options)
     reporter = options.get("reporter") or Reporter()
-    _check_backend(options.get("backend", "onnx"))
+    check_backend(options.get("backend", "onnx"))
     name = options.get("target_device") or device
     target = None if name is None else load_device(name)
     scheme = options.get("inference_scheme")
@@ -281,7 +289,12 @@ def _check_names(options: Mapping[str, Any]) -> None:
             )
 
 
-def _check_backend(backend: str) -> None:
+def check_backend(backend: str) -> None:
+    """Refuse a source model format that cannot be parsed.
+
+    Raises:
+        ArgumentError: names those that can.
+    """
     if backend in BACKENDS:
         return
     known = ", ".join(BACKENDS)

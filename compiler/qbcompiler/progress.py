@@ -172,17 +172,23 @@ class PlainReporter(Reporter):
     Args:
         stream: where to; standard error by default.
         verbose: write informational lines too.
+        quiet: write warnings and errors only.
     """
 
-    def __init__(self, stream: IO[str] | None = None, *, verbose: bool = False) -> None:
+    def __init__(
+        self, stream: IO[str] | None = None, *, verbose: bool = False, quiet: bool = False
+    ) -> None:
         super().__init__()
         self._stream = sys.stderr if stream is None else stream
         self._verbose = verbose
+        self._quiet = quiet
         self._tenth = -1
 
     def emit(self, message: Mapping[str, Any]) -> None:
         """Write what a reader of a log wants: phases, tenths of progress, warnings."""
         kind = message["type"]
+        if self._quiet and kind != "log":
+            return
         if kind == "status" and message["state"] == "phase":
             self._tenth = -1
             text = message.get("message") or _TITLES[message["phase"]]

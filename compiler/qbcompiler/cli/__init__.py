@@ -1,0 +1,161 @@
+"""The command line: ``qbcompiler COMMAND …`` and ``python -m qbcompiler COMMAND …``."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Sequence
+
+from ..errors import (
+    ArgumentError,
+    InternalError,
+    OutputWriteError,
+    QbCompilerError,
+    ResourceLimitError,
+)
+from ..progress import JsonlReporter, PlainReporter, Reporter, TerminalReporter, jsonl_wanted
+from .build import run_compile, run_parse, run_quantize
+from .files import run_export, run_extract_body, run_run
+from .parser import Handler, build_parser
+from .show import run_check, run_devices, run_dump_config, run_info, run_presets, run_validate
+from .streams import Terminated, protocol_stream, terminable
+
+__all__ = ["main"]
+
+TRACE_VARIABLE = "QBCOMPILER_TRACE"
+"""Environment variable: 1 shows the traceback of an internal fault."""
+
+_HANDLERS: dict[str, Handler] = {
+    "compile": run_compile,
+    "parse": run_parse,
+    "quantize": run_quantize,
+    "dump-config": run_dump_config,
+    "presets": run_presets,
+    "devices": run_devices,
+    "info": run_info,
+    "validate": run_validate,
+    "extract-body": run_extract_body,
+    "export": run_export,
+    "run": run_run,
+    "check": run_check,
+}
+
+_WRITE_ERRNOS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+}
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        argv: arguments without the program's name; ``sys.argv`` by default.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(terminable())
+            if jsonl_wanted():
+                reporter: Reporter = JsonlReporter(stack.enter_context(protocol_stream()))
+            else:
+                reporter = Reporter()
+            return _run(argv, reporter)
+    except Terminated as exc:
+        # die of the signal, as the caller expects of a program that it has terminated
+        signal.signal(exc.number, signal.SIG_DFL)
+        os.kill(os.getpid(), exc.number)
+        return 128 + exc.number
+    except KeyboardInterrupt:
+        print("ERROR [INTERRUPTED]: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # whoever read standard output has gone; keep the interpreter from flushing to it
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _BROKEN_PIPE
+
+
+def _run(argv: Sequence[str] | None, reporter: Reporter) -> int:
+    trace = os.environ.get(TRACE_VARIABLE, "").lower() in ("1", "true", "yes", "on")
+    try:
+        args = build_parser(_HANDLERS).parse_args(argv)
+    except QbCompilerError as exc:
+        return _fail(exc, reporter)
+    trace = trace or args.verbose
+    if type(reporter) is Reporter:
+        reporter = _console(args)
+    try:
+        code: int = args.run(args, reporter)
+        reporter.close()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        raise
+    except Exception as exc:
+        reporter.close()
+        error = as_error(exc)
+        if trace and error.code == "INTERNAL_ERROR":
+            traceback.print_exc()
+        return _fail(error, reporter)
+    except BaseException:
+        reporter.close()
+        raise
+
+
+def _console(args: Namespace) -> Reporter:
+    if args.quiet:
+        return PlainReporter(quiet=True)
+    if sys.stderr.isatty():
+        return TerminalReporter(verbose=args.verbose)
+    return PlainReporter(verbose=args.verbose)
+
+
+def _fail(error: QbCompilerError, reporter: Reporter) -> int:
+    """Say what is wrong on standard error (and in the protocol) and return the exit code."""
+    reporter.error(error)
+    print(f"ERROR [{error.code}]: {_one_line(error.message)}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {_one_line(error.hint)}", file=sys.stderr)
+    sys.stderr.flush()
+    return error.exit_code
+
+
+def _one_line(text: str) -> str:
+    """Return printable text on one line; names in a model may hold anything."""
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+
+
+def as_error(exc: Exception) -> QbCompilerError:
+    """Return the typed error that an exception amounts to."""
+    if isinstance(exc, QbCompilerError):
+        return exc
+    if isinstance(exc, MemoryError):
+        return ResourceLimitError(
+            "out of memory", hint="give the process more memory, or use fewer threads"
+        )
+    if isinstance(exc, OSError) and exc.errno in _WRITE_ERRNOS:
+        where = f"{exc.filename}: " if exc.filename else ""
+        return OutputWriteError(
+            f"{where}{exc.strerror or exc}",
+            details={"path": exc.filename, "errno": exc.errno},
+            hint="free some space, or choose a folder that you may write to",
+        )
+    if isinstance(exc, UnicodeEncodeError):
+        return ArgumentError(f"a name cannot be encoded: {exc}")
+    return InternalError(
+        f"{type(exc).__name__}: {exc}",
+        hint=f"this is a fault of the compiler; {TRACE_VARIABLE}=1 shows where",
+    )

@@ -1,0 +1,353 @@
+"""The command line's grammar: commands, options, help."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from .._version import __version__
+from ..errors import ArgumentError
+
+__all__ = ["Handler", "build_parser", "key_value", "shape"]
+
+Handler = Callable[[argparse.Namespace, Any], int]
+
+_EPILOG = """\
+exit codes: 0 done, 2 bad arguments, 3 the model or the data is at fault,
+4 the output cannot be written, 5 out of memory or time, 70 a fault of ours.
+
+QBCOMPILER_JSONL=1 writes progress and result as one JSON object a line.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours and whose help fits 80 columns."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", _Formatter)
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise in place of exiting; name what was probably meant."""
+        near = self._nearest(message)
+        raise ArgumentError(
+            message + (f"; did you mean {near}?" if near else ""),
+            details={"command": self.prog, "nearest": near},
+            hint=f"see `{self.prog} --help`",
+        )
+
+    def _nearest(self, message: str) -> str | None:
+        found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if found:
+            choices = [c.strip().strip("'") for c in found[2].split(",")]
+            return next(iter(difflib.get_close_matches(found[1], choices, n=1)), None)
+        found = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
+        if found:
+            options = [o for o in self._option_string_actions if o.startswith("--")]
+            return next(iter(difflib.get_close_matches(found[1], options, n=1)), None)
+        return None
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=79)
+
+
+def shape(text: str) -> tuple[str, list[int]]:
+    """Parse ``NAME=1,3,224,224``."""
+    name, sign, dims = text.rpartition("=")
+    try:
+        numbers = [int(d) for d in re.split(r"[,x]", dims)] if dims else []
+    except ValueError:
+        numbers = []
+    if not sign or not name or not numbers or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME=DIM,DIM,… with whole numbers of at least 1"
+        )
+    return name, numbers
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """Parse ``KEY=VALUE``."""
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1024")
+    return number
+
+
+def build_parser(handlers: dict[str, Handler], prog: str = "qbcompiler") -> Parser:
+    """Return the parser; each command's ``run`` default is its handler.
+
+    Args:
+        handlers: the function of each command.
+        prog: the program's name in messages.
+    """
+    parser = Parser(
+        prog=prog,
+        description="Compile ONNX models for Mobilint NPUs: source model to MBLT to MXQ.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"qbcompiler {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    for name, (summary, fill) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=_capital(summary) + ".")
+        fill(command)
+        talk = command.add_argument_group("messages")
+        talk.add_argument(
+            "-v", "--verbose", action="store_true", help="more log lines; tracebacks of our faults"
+        )
+        talk.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
+        command.set_defaults(run=handlers[name])
+    return parser
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# -- groups of options ----------------------------------------------------------------------
+
+
+def _source(command: Parser, *, required: bool = True) -> None:
+    group = command.add_argument_group("source model")
+    group.add_argument("--model", metavar="FILE", required=required, help="the ONNX model")
+    group.add_argument(
+        "--backend", default="onnx", metavar="NAME", help="format of the model (default: onnx)"
+    )
+    group.add_argument(
+        "--input-shape",
+        type=shape,
+        action="append",
+        metavar="NAME=DIMS",
+        help="shape of an input whose model leaves dimensions open, such as x=1,3,224,224; "
+        "repeatable",
+    )
+
+
+def _target(command: Parser, *, scheme: bool, help_device: str) -> None:
+    group = command.add_argument_group("target")
+    group.add_argument("--target-device", metavar="NAME", help=help_device)
+    if scheme:
+        group.add_argument(
+            "--inference-scheme",
+            metavar="NAME",
+            help="single, multi, global4, global8 or all (default: the configuration's, which "
+            "is single)",
+        )
+    group.add_argument(
+        "--device",
+        metavar="gpu|cpu",
+        choices=("gpu", "cpu"),
+        help="what compiles; gpu falls back to the CPU where there is none",
+    )
+
+
+def _offload(command: Parser) -> None:
+    command.add_argument(
+        "--cpu-offload",
+        action=argparse.BooleanOptionalAction,
+        help="run layers that the NPU lacks on the CPU",
+    )
+
+
+def _configuration(command: Parser, *, save: bool) -> None:
+    group = command.add_argument_group("configuration")
+    group.add_argument("--config-preset", metavar="NAME", help="a preset; see `presets`")
+    group.add_argument(
+        "--compile-config",
+        metavar="FILE",
+        help="JSON or YAML, layered over the preset; see `dump-config`",
+    )
+    if save:
+        group.add_argument(
+            "--config-save-path", metavar="FILE", help="write the resolved configuration"
+        )
+
+
+def _calibration(command: Parser) -> None:
+    group = command.add_argument_group("calibration")
+    group.add_argument(
+        "--calib-data-path",
+        action="append",
+        metavar="PATH",
+        help="folder, list file or sample; repeatable",
+    )
+    group.add_argument(
+        "--use-random-calib",
+        action=argparse.BooleanOptionalAction,
+        help="calibrate with seeded random numbers; such a build is not for release",
+    )
+
+
+def _records(command: Parser, *, report: bool) -> None:
+    group = command.add_argument_group("records")
+    if report:
+        group.add_argument("--report-path", metavar="FILE", help="write the report (JSON)")
+    group.add_argument(
+        "--source-revision",
+        metavar="TEXT",
+        help="revision of the model's source, for OUTPUT.provenance.json",
+    )
+    group.add_argument(
+        "--label",
+        type=key_value,
+        action="append",
+        metavar="KEY=VALUE",
+        help="recorded in OUTPUT.provenance.json; repeatable",
+    )
+
+
+def _threads(command: Parser) -> None:
+    command.add_argument(
+        "--threads",
+        type=_positive,
+        metavar="N",
+        help="threads to compute with (default: all that may be used); no output depends on it",
+    )
+
+
+# -- commands -------------------------------------------------------------------------------
+
+
+def _compile(command: Parser) -> None:
+    command.add_argument("--output", metavar="FILE", help="the MXQ to write")
+    command.add_argument("--mblt-save-path", metavar="FILE", help="keep the MBLT too")
+    _offload(command)
+    _threads(command)
+    command.add_argument(
+        "--estimate-only", action="store_true", help="estimate cycles and memory, write nothing"
+    )
+    _source(command, required=False)
+    _target(command, scheme=True, help_device="the target device; see `devices`")
+    _calibration(command)
+    _configuration(command, save=True)
+    _records(command, report=True)
+
+
+def _parse(command: Parser) -> None:
+    command.add_argument("--output", metavar="FILE", help="the MBLT to write")
+    _offload(command)
+    _source(command, required=False)
+    _target(
+        command, scheme=False, help_device="the target device; without it, any device (optional)"
+    )
+    _configuration(command, save=False)
+    _records(command, report=False)
+
+
+def _quantize(command: Parser) -> None:
+    command.add_argument("--mblt", metavar="FILE", required=True, help="the MBLT")
+    command.add_argument("--output", metavar="FILE", help="the MXQ to write")
+    _threads(command)
+    _target(
+        command,
+        scheme=True,
+        help_device="the target device (default: the one that the MBLT was parsed for)",
+    )
+    _calibration(command)
+    _configuration(command, save=True)
+    _records(command, report=True)
+
+
+def _dump_config(command: Parser) -> None:
+    command.add_argument(
+        "--output", metavar="FILE", required=True, help="the .json, .yaml or .yml file to write"
+    )
+    command.add_argument("--preset", metavar="NAME", help="start from a preset")
+
+
+def _listing(command: Parser) -> None:
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _info(command: Parser) -> None:
+    _one_file(command)
+    form = command.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help="print JSON (default where output is no terminal)"
+    )
+    form.add_argument("--table", action="store_true", help="print tables (default on a terminal)")
+
+
+def _validate(command: Parser) -> None:
+    _source(command)
+    command.add_argument("--target-device", metavar="NAME", help="the target device (optional)")
+    _offload(command)
+    _listing(command)
+
+
+def _extract_body(command: Parser) -> None:
+    command.add_argument("--mblt", metavar="FILE", required=True, help="the MBLT")
+    command.add_argument("--output", metavar="FILE", required=True, help="the MBLT to write")
+
+
+def _export(command: Parser) -> None:
+    _one_file(command)
+    command.add_argument("--output", metavar="FILE", required=True, help="the .onnx to write")
+
+
+def _run(command: Parser) -> None:
+    _one_file(command)
+    command.add_argument(
+        "--input",
+        action="append",
+        required=True,
+        metavar="PATH",
+        help=".npy, .npz or image, a folder or a list of them; repeatable",
+    )
+    command.add_argument(
+        "--output", metavar="FILE", help="the .npz (or .npy, for one output) to write"
+    )
+    command.add_argument(
+        "--core-mode",
+        default="auto",
+        choices=("auto", "single", "multi", "global4", "global8"),
+        help="core mode of the package (default: its only one)",
+    )
+    _threads(command)
+
+
+def _check(command: Parser) -> None:
+    command.add_argument("--mxq", metavar="FILE", help="check this package too")
+    _listing(command)
+
+
+def _one_file(command: Parser) -> None:
+    group = command.add_mutually_exclusive_group(required=True)
+    group.add_argument("--mblt", metavar="FILE", help="an MBLT")
+    group.add_argument("--mxq", metavar="FILE", help="an MXQ")
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
+    "compile": ("compile a source model to an MXQ", _compile),
+    "parse": ("parse a source model to an MBLT", _parse),
+    "quantize": ("quantize an MBLT to an MXQ", _quantize),
+    "dump-config": ("write a configuration template with every field", _dump_config),
+    "presets": ("list the configuration presets", _listing),
+    "devices": ("list the target devices, their cores, schemes and gaps", _listing),
+    "info": ("print what an MBLT or MXQ is", _info),
+    "validate": ("say whether a model parses and which layers a device supports", _validate),
+    "extract-body": ("write the NPU body of an MBLT as its own MBLT", _extract_body),
+    "export": ("write an MBLT as standard ONNX", _export),
+    "run": ("run an MXQ or MBLT in the reference runtime", _run),
+    "check": ("check the environment, and a package", _check),
+}
+
+
+def command_names() -> Sequence[str]:
+    """Return the names of all commands."""
+    return list(_COMMANDS)
