@@ -190,7 +190,8 @@ class _Planner:
         together = [n for n in node.inputs if n in self._parent]
         if node.op == _CONCAT:
             together += self._outputs(node)
-            self._silent.update(self._outputs(node))
+            if all(n in self._parent for n in node.inputs):  # else a constant widens the output
+                self._silent.update(self._outputs(node))
         for other in together[1:]:
             self._tie(together[0], other)
 
