@@ -52,7 +52,7 @@ def resize(
         return image
     if mode == "nearest" or (antialias and not align_corners):
         return _pillow(image, height, width, mode)
-    result = _axis(image.astype(np.float64), 0, height, mode, align_corners)
+    result = _axis(image, 0, height, mode, align_corners)
     result = _axis(result, 1, width, mode, align_corners)
     if image.dtype == np.uint8:
         return np.clip(np.floor(result + 0.5), 0, 255).astype(np.uint8)
@@ -74,10 +74,8 @@ def _pillow(image: Array, height: int, width: int, mode: str) -> Array:
     return np.stack(planes, axis=2).astype(image.dtype, copy=False)
 
 
-def _axis(
-    x: NDArray[np.float64], axis: int, size: int, mode: str, align: bool
-) -> NDArray[np.float64]:
-    """Interpolate along one axis."""
+def _axis(x: Array, axis: int, size: int, mode: str, align: bool) -> NDArray[np.float64]:
+    """Interpolate along one axis; only the lines that are used become float64."""
     old = x.shape[axis]
     at = np.arange(size, dtype=np.float64)
     if align:
