@@ -363,6 +363,7 @@ def _quantize(
                 body=int_graph,
                 head=graph.head,
                 tail=graph.tail,
+                integer_io=device.integer_io,
             ),
         )
         entry = file_entry("mxq", output, written.sha256, written.size)
