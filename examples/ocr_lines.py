@@ -1,8 +1,8 @@
 """Real text lines for PP-OCR's text-direction classifier, upright and upside down.
 
 The lines are cut from the photographed page that scikit-image ships; the preparation is
-PP-OCR's own: height 48, width at most 192 with the ratio kept, BGR, ``(x / 255 - 0.5) / 0.5``, padded
-with zeros on the right.
+PP-OCR's own: height 48, width at most 192 with the ratio kept, BGR,
+``(x / 255 - 0.5) / 0.5``, padded with zeros on the right.
 """
 
 from __future__ import annotations
