@@ -112,10 +112,10 @@ def _flattened(op: Op) -> list[Op]:
         raise CannotUpgradeError(f"{op.op_type} of a sequence")
     rank = x.type.rank
     axis += rank if axis < 0 else 0
-    if axis == rank - 1:
-        op.attrs["axis"] = -1
-        return [op]
     shape = x.shape
+    if all(d == 1 for d in shape[axis + 1 :]):
+        op.attrs["axis"] = axis
+        return [op]
     if any(d < 0 for d in shape):
         raise CannotUpgradeError("its input has a data-dependent shape")
     flat = [math.prod(shape[:axis]), math.prod(shape[axis:])]
@@ -158,8 +158,7 @@ def _resize_10(op: Op) -> list[Op]:
 
 
 def _resize_11(op: Op) -> list[Op]:
-    if op.attrs.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
-        raise CannotUpgradeError("tf_half_pixel_for_nn was removed in opset 13")
+    # tf_half_pixel_for_nn left the standard in opset 13; ONNX Runtime still has it
     for index in (1, 2, 3):
         # an empty tensor stood for an absent input
         value = op.const(index)

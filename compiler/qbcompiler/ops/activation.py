@@ -212,9 +212,6 @@ def _clip_bounds(node: SourceNode) -> _Bounds | Refusal:
         return Refusal("its input is not numeric")
     bounds: list[float | None] = []
     for index, key in ((1, "min"), (2, "max")):
-        if key in node.attrs:
-            bounds.append(_finite(float(node.attrs[key]), x.type.dtype, key))
-            continue
         if node.input(index) is None:
             bounds.append(None)
             continue

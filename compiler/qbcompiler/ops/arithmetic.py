@@ -71,8 +71,6 @@ class _Binary(OpSpec[NoAttrs]):
             return Refusal("it lacks an input")
         if (a.data is None) != (b.data is None):
             return Refusal("one of its inputs is a constant")
-        if node.version < 7:
-            return Refusal("broadcasting of opset 6 and older is not modelled")
         return to.emit(self.name, NoAttrs(), [a, b])
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:

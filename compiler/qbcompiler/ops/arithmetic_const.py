@@ -119,8 +119,6 @@ class _WithConstant(_Affine):
             return Refusal("it lacks an input")
         if (a.data is None) == (b.data is None):
             return Refusal("it does not have just one constant input")
-        if node.version < 7:
-            return Refusal("broadcasting of opset 6 and older is not modelled")
         reverse = a.data is not None
         attrs = ReversibleAttrs(reverse) if self.attrs_type is ReversibleAttrs else NoAttrs()
         return to.emit(self.name, attrs, [b, a] if reverse else [a, b])
@@ -381,10 +379,6 @@ class Batchnorm(_Affine):
     def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
         if node.attrs.get("training_mode", 0) or any(node.outputs[1:]):
             return Refusal("it is in training mode")
-        if node.attrs.get("spatial", 1) == 0:
-            return Refusal("its statistics are not per channel (spatial=0)")
-        if node.version < 7:
-            return Refusal("opset 6 and older is not modelled")
         x = node.input(0)
         if x is None or x.type.rank < 2:
             return Refusal("its input has no channels")

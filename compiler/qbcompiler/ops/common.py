@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir import Array, DType, Graph, Node, QuantParams, Value
-from .spec import QuantContext, SourceNode
+from .spec import QuantContext, Refusal, SourceNode
 
 __all__ = [
     "activations",
     "ax",
-    "axes_argument",
     "broadcast",
     "centre",
+    "constant_axes",
     "float64",
     "grid_of",
     "int_list",
@@ -87,21 +87,12 @@ def int_list(data: Array) -> list[int]:
     return [int(v) for v in np.asarray(data).reshape(-1).tolist()]
 
 
-def axes_argument(node: SourceNode, index: int = 1, name: str = "axes") -> list[int] | str | None:
-    """Return axes that are an attribute in older opsets and input ``index`` in newer ones.
-
-    Returns:
-        The axes; None where the node gives none; a sentence where they are not constant.
-    """
-    if name in node.attrs:
-        value = node.attrs[name]
-        return [int(value)] if isinstance(value, int) else [int(v) for v in value]
+def constant_axes(node: SourceNode, index: int = 1) -> list[int] | Refusal | None:
+    """Return the axes that input ``index`` holds; None where the node gives none."""
     if node.input(index) is None:
         return None
     data = node.const(index)
-    if data is None:
-        return f"its {name} are not constant"
-    return int_list(data)
+    return Refusal("its axes are not constant") if data is None else int_list(data)
 
 
 # -- integer form -------------------------------------------------------------------------

@@ -40,8 +40,6 @@ class _Family(OpSpec[KindAttrs]):
     rule = QuantRule.FLOAT
 
     def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
-        if node.version < 7:
-            return Refusal("broadcasting of opset 6 and older is not modelled")
         return to.emit(self.name, KindAttrs(node.op_type), node.inputs)
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:

@@ -91,18 +91,12 @@ class Pad(OpSpec[PadAttrs]):
             return Refusal("it lacks an input")
         rank = x.type.rank
         mode = str(node.attrs.get("mode", "constant"))
-        value = node.input(2)
-        if "pads" in node.attrs:
-            numbers = [int(v) for v in node.attrs["pads"]]
-            if mode == "constant" and float(node.attrs.get("value", 0.0)) != 0.0:
-                value = to.const(np.asarray(node.attrs["value"], dtype=x.type.dtype.numpy))
-        else:
-            data = node.const(1)
-            if data is None:
-                return Refusal("its pads are not constant")
-            numbers = int_list(data)
-            if value is not None and value.data is None:
-                return Refusal("its value is not constant")
+        value, data = node.input(2), node.const(1)
+        if data is None:
+            return Refusal("its pads are not constant")
+        if value is not None and value.data is None:
+            return Refusal("its value is not constant")
+        numbers = int_list(data)
         axes = list(range(rank))
         if node.input(3) is not None:
             named = node.const(3)

@@ -23,7 +23,7 @@ from ..ir import (
     Value,
 )
 from .affine import MAX_RATIO
-from .common import centre, grid_of, integer_reason, require, require_float
+from .common import centre, constant_axes, grid_of, integer_reason, require, require_float
 from .fixedpoint import fixed_multiplier, requantize
 from .spec import (
     Case,
@@ -291,14 +291,12 @@ class GlobalAveragePooling(OpSpec[NoAttrs]):
         if x is None or x.type.rank < 3 or not x.type.dtype.is_float:
             return Refusal("its input has no spatial dimensions")
         if node.op_type == "ReduceMean":
-            axes = node.attrs.get("axes")
-            if axes is None and (data := node.const(1)) is not None:
-                axes = data.reshape(-1).tolist()
+            axes = constant_axes(node)
             spatial = list(range(2, x.type.rank))
             # A mean over one axis of three is more likely a normalization's than a pooling's.
-            if axes is None or x.type.rank < 4 or not node.attrs.get("keepdims", 1):
+            if not isinstance(axes, list) or x.type.rank < 4 or not node.attrs.get("keepdims", 1):
                 return Refusal("it is not a mean over all spatial dimensions")
-            if sorted(int(v) % x.type.rank for v in axes) != spatial:
+            if sorted(v % x.type.rank for v in axes) != spatial:
                 return Refusal("it is not a mean over all spatial dimensions")
         return to.emit(self.name, NoAttrs(), [x])
 

@@ -23,7 +23,7 @@ from ..ir import (
     Value,
 )
 from .affine import MAX_RATIO
-from .common import axes_argument, centre, grid_of, integer_reason, normalize_axes, require
+from .common import centre, constant_axes, grid_of, integer_reason, normalize_axes, require
 from .fixedpoint import fixed_multiplier, requantize
 from .move import Move
 from .spec import (
@@ -85,9 +85,9 @@ class _Reduce(OpSpec[ReduceAttrs]):
         if node.op_type == "GlobalMaxPool":
             spatial = tuple(range(2, x.type.rank))
             return to.emit(self.name, ReduceAttrs(spatial, True), [x])
-        axes = axes_argument(node)
-        if isinstance(axes, str):
-            return Refusal(axes)
+        axes = constant_axes(node)
+        if isinstance(axes, Refusal):
+            return axes
         if not axes:
             if node.attrs.get("noop_with_empty_axes", 0):
                 if self.name == "ReduceL2":

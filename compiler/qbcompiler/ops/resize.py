@@ -1,4 +1,4 @@
-"""``Resize``: nearest, linear and cubic, in every ONNX coordinate mode; also ONNX ``Upsample``.
+"""``Resize``: nearest, linear and cubic, in every ONNX coordinate mode.
 
 Nearest moves elements. Linear and cubic are exact sums with fixed-point weights, axis by axis
 (11 fraction bits for each of up to two axes), requantized once: a result is within
@@ -91,7 +91,7 @@ class Resize(OpSpec[ResizeAttrs]):
 
     name = "Resize"
     attrs_type = ResizeAttrs
-    onnx = ("Resize", "Upsample")
+    onnx = ("Resize",)
 
     def rule_of(self, node: Node, graph: Graph) -> QuantRule:
         return QuantRule.MOVE if self.attrs_of(node).mode == "nearest" else QuantRule.RANGE
@@ -121,7 +121,7 @@ class Resize(OpSpec[ResizeAttrs]):
         x = node.input(0)
         if x is None:
             return Refusal("it lacks an input")
-        attrs = _upsample(node, x) if node.op_type == "Upsample" else _resize(node, x)
+        attrs = _attributes(node, x)
         if isinstance(attrs, Refusal):
             return attrs
         if attrs.sizes == x.shape and attrs.coordinates != "tf_crop_and_resize":
@@ -130,13 +130,25 @@ class Resize(OpSpec[ResizeAttrs]):
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
         a = self.attrs_of(node)
-        x = graph.values[node.inputs[0]]
-        roi = to.const(np.asarray(a.roi, dtype=np.float32), "roi") if a.roi else ""
-        names = [node.inputs[0], roi]
-        if resized(x.shape, a.scales) == a.sizes:
+        shape = graph.values[node.inputs[0]].shape
+        names, roi = [node.inputs[0], ""], list(a.roi)
+        extra: dict[str, Any] = {}
+        if resized(shape, a.scales) == a.sizes:
             names.append(to.const(np.asarray(a.scales, dtype=np.float32), "scales"))
         else:
-            names += ["", to.const(np.asarray(a.sizes, dtype=np.int64), "sizes")]
+            sizes = list(a.sizes)
+            ratios = [_ratio(n, d) for n, d in zip(sizes, shape, strict=True)]
+            if ratios != list(a.scales):
+                # One scale was rounded to several sizes. The policy finds it again where the
+                # axis that sets it has the smallest ratio.
+                axes = [i for i, s in enumerate(a.scales) if s != 1.0]
+                sizes = [n if ratios[i] == a.scales[i] else n + 1 for i, n in enumerate(sizes)]
+                sizes = [sizes[i] for i in axes]
+                roi = [roi[i] for i in (*axes, *(len(shape) + i for i in axes))] if roi else roi
+                extra = {"axes": axes, "keep_aspect_ratio_policy": "not_larger"}
+            names += ["", to.const(np.asarray(sizes, dtype=np.int64), "sizes")]
+        if roi:
+            names[1] = to.const(np.asarray(roi, dtype=np.float32), "roi")
         to.emit(
             "Resize",
             names,
@@ -148,6 +160,7 @@ class Resize(OpSpec[ResizeAttrs]):
             exclude_outside=int(a.exclude_outside),
             antialias=int(a.antialias),
             extrapolation_value=a.extrapolation,
+            **extra,
         )
 
     def unsupported(self, node: Node, graph: Graph) -> str | None:
@@ -266,42 +279,17 @@ def _case(id: str, out: tuple[int, int], **attrs: Any) -> Case:
     return Case(id, a, [TensorType(DType.FLOAT32, (1, 2, *size))], bound=bound if integer else None)
 
 
+def _ratio(size: int, before: int) -> float:
+    """Return the scale that a target size stands for, as runtimes compute it."""
+    return float(np.float32(size) / np.float32(before)) if before else 1.0
+
+
 # -- ONNX forms ---------------------------------------------------------------------------
 
 
-def _upsample(node: SourceNode, x: Value) -> ResizeAttrs | Refusal:
-    scales = node.attrs.get("scales")
-    if scales is None:
-        data = node.const(1)
-        if data is None:
-            return Refusal("its scales are not constant")
-        scales = data.reshape(-1).tolist()
-    mode = str(node.attrs.get("mode", "nearest"))
-    return _old_form(x, [float(s) for s in scales], mode)
-
-
-def _old_form(x: Value, scales: Sequence[float], mode: str) -> ResizeAttrs | Refusal:
-    """Resize of opset 10 and older: asymmetric; nearest is towards 0, or up when shrinking."""
-    if mode not in ("nearest", "linear"):
-        return Refusal(f"its mode is {mode!r}")
-    if len(scales) != x.type.rank:
-        return Refusal(f"it has {len(scales)} scales for {x.type}")
-    shrinks = [s < 1 for s in scales if s != 1]
-    if mode == "nearest" and any(shrinks) and not all(shrinks):
-        return Refusal("it enlarges and shrinks at once")
-    exact = tuple(float(np.float32(s)) for s in scales)
-    nearest = "ceil" if any(shrinks) else "floor"
-    return ResizeAttrs(resized(x.shape, exact), exact, mode, "asymmetric", nearest)
-
-
-def _resize(node: SourceNode, x: Value) -> ResizeAttrs | Refusal:
+def _attributes(node: SourceNode, x: Value) -> ResizeAttrs | Refusal:
     mode = str(node.attrs.get("mode", "nearest"))
     rank = x.type.rank
-    if node.version < 11:
-        data = node.const(1)
-        if data is None:
-            return Refusal("its scales are not constant")
-        return _old_form(x, [float(s) for s in data.reshape(-1).tolist()], mode)
     for index, what in ((1, "region of interest"), (2, "scales"), (3, "sizes")):
         if node.input(index) is not None and node.const(index) is None:
             return Refusal(f"its {what} is not constant")
@@ -359,9 +347,7 @@ def _by_sizes(
         return f"it has {len(wanted)} sizes for {len(axes)} axes"
     if any(x.shape[a] == 0 for a in axes):
         return "its input has no elements"
-    ratios = [
-        float(np.float32(n) / np.float32(x.shape[a])) for a, n in zip(axes, wanted, strict=True)
-    ]
+    ratios = [_ratio(n, x.shape[a]) for a, n in zip(axes, wanted, strict=True)]
     if policy == "stretch":
         for axis, size, ratio in zip(axes, wanted, ratios, strict=True):
             sizes[axis], scales[axis] = int(size), ratio

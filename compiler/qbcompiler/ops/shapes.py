@@ -14,8 +14,8 @@ import numpy as np
 
 from ..ir import Array, Attrs, DType, Graph, IntLayer, NoAttrs, Node, TensorType, Value
 from .common import (
-    axes_argument,
     broadcast,
+    constant_axes,
     int_list,
     normalize_axes,
     normalize_axis,
@@ -106,9 +106,9 @@ class Reshape(Move[ReshapeAttrs]):
             at = axis + len(shape) if axis < 0 else axis
             return (math.prod(shape[:at]), math.prod(shape[at:]))
         if node.op_type == "Squeeze":
-            axes = axes_argument(node)
-            if isinstance(axes, str):
-                return axes
+            axes = constant_axes(node)
+            if isinstance(axes, Refusal):
+                return axes.reason
             if axes is None:
                 return tuple(d for d in shape if d != 1)
             drop = normalize_axes(axes, len(shape))
@@ -163,11 +163,11 @@ class Unsqueeze(Move[UnsqueezeAttrs]):
         return [x.type.with_shape(tuple(1 if i in axes else next(rest) for i in range(rank)))]
 
     def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
-        x, axes = node.input(0), axes_argument(node)
+        x, axes = node.input(0), constant_axes(node)
         if x is None or axes is None:
             return Refusal("it lacks an input")
-        if isinstance(axes, str):
-            return Refusal(axes)
+        if isinstance(axes, Refusal):
+            return axes
         attrs = UnsqueezeAttrs(normalize_axes(axes, x.type.rank + len(axes)))
         return to.emit(self.name, attrs, [x])
 
@@ -302,9 +302,7 @@ class Identity(Move[NoAttrs]):
                 return Refusal("it is in training mode")
         found = to.emit(self.name, NoAttrs(), [x])
         if any(node.outputs[1:]):
-            # opset 7 to 11 give the mask the element type of the data, later ones bool
-            dtype = np.dtype(bool) if node.version >= 10 else x.type.dtype.numpy
-            found.append(to.const(np.ones(x.shape, dtype=dtype)))
+            found.append(to.const(np.ones(x.shape, dtype=np.bool_)))
         return found
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:

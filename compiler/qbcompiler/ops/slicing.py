@@ -123,9 +123,6 @@ class Slice(Move[SliceAttrs]):
             return Refusal("it lacks an input")
         if node.op_type == "Split":
             return self._split(node, x, to)
-        if node.input(1) is None:  # opset 9 and older
-            starts, ends = node.attrs["starts"], node.attrs["ends"]
-            return self._emit(x, slice_attrs(x.shape, starts, ends, node.attrs.get("axes")), to)
         lists: list[list[int] | None] = []
         for index in range(1, 5):
             data = node.const(index)
@@ -142,8 +139,8 @@ class Slice(Move[SliceAttrs]):
 
     def _split(self, node: SourceNode, x: Value, to: Lowering) -> list[Value] | Refusal:
         axis = normalize_axis(int(node.attrs.get("axis", 0)), x.type.rank)
-        sizes = node.attrs.get("split")
-        if sizes is None and node.input(1) is not None:
+        sizes: list[int] = []
+        if node.input(1) is not None:
             data = node.const(1)
             if data is None:
                 return Refusal("its sizes are not constant")

@@ -31,7 +31,6 @@ from ..ir import (
     Value,
 )
 from .common import grid_of, integer_reason, normalize_axis, require, require_float
-from .shapes import ReshapeAttrs
 from .slicing import AxisAttrs
 from .spec import (
     Case,
@@ -85,16 +84,8 @@ class _Softmax(OpSpec[AxisAttrs]):
         x = node.input(0)
         if x is None or not x.type.dtype.is_float or x.type.rank == 0:
             return Refusal("its input is not a floating-point tensor")
-        rank = x.type.rank
-        old = node.version < 13
-        axis = normalize_axis(int(node.attrs.get("axis", 1 if old else -1)), rank)
-        if not old or all(d == 1 for d in x.shape[axis + 1 :]):
-            return to.emit(self.name, AxisAttrs(axis), [x])
-        # Up to opset 12 all dimensions from the axis on are one.
-        flat = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
-        value = to.emit("Reshape", ReshapeAttrs(flat), [x])[0]
-        value = to.emit(self.name, AxisAttrs(1), [value])[0]
-        return to.emit("Reshape", ReshapeAttrs(x.shape), [value])
+        axis = normalize_axis(int(node.attrs.get("axis", -1)), x.type.rank)
+        return to.emit(self.name, AxisAttrs(axis), [x])
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
         to.emit(self.name, node.inputs, node.outputs, axis=self.attrs_of(node).axis)

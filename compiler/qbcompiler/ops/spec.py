@@ -47,7 +47,9 @@ class SourceNode:
 
     Attributes:
         name: the node's name (made up and unique where the model has none).
-        op_type, domain, version: operator and the model's opset for its domain.
+        op_type, domain, version: operator and opset of its domain. The front end rewrites
+            older forms of standard operators, so a lowering sees them as opset
+            :data:`EXPORT_OPSET` or later has them.
         attrs: attribute values: int, float, str, lists of these, or arrays for tensors.
         inputs: IR values; None for absent optional inputs. Constants carry ``data``.
         outputs: names of the ONNX outputs ("" = unused).
