@@ -1,0 +1,199 @@
+"""``info`` and ``report.json``: what a file and a build tell a person."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from qbcompiler.errors import ArgumentError, FormatError, OutputWriteError
+from qbcompiler.package import CalibrationRecord, write_mblt, write_mxq
+from qbcompiler.package.reader import Container
+from qbcompiler.quantization import quantize, validate
+from qbcompiler.report import build_report, info, info_text, warnings_of, write_report
+from qbcompiler.report.text import clean, table
+
+from .quant_nets import Net, Rules, config, cut, observe, residual_net, samples
+from .test_package_files import META, RECORD, contents
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("info")
+    parts = cut(residual_net(), Rules())
+    write_mblt(folder / "m.mblt", parts, META)
+    write_mxq(folder / "m.mxq", contents(parts))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built():
+    graph = residual_net()
+    data = samples(graph)
+    statistics = observe(graph, data)
+    int_graph = quantize(graph, statistics, config())
+    return int_graph, statistics.ranges, validate(graph, int_graph, data)
+
+
+def make(built, **changes):
+    int_graph, ranges, accuracy = built
+    settings = {
+        "device": "toy-device",
+        "schemes": ("single",),
+        "preset": "classification",
+        "int_graph": int_graph,
+        "ranges": ranges,
+        "calibration": RECORD,
+        "accuracy": accuracy,
+        "config": {"device": "cpu"},
+        "phases": {"parse": 0.12345, "quantize": 2.0},
+        **changes,
+    }
+    return build_report(**settings)
+
+
+def test_info_of_an_mblt(files):
+    data = info(files / "m.mblt")
+    assert data["kind"] == "mblt" and data["format"] == "mblt 1.0"
+    assert data["size"] == (files / "m.mblt").stat().st_size
+    assert data["source"]["sha256"] == META.source_sha256
+    assert data["operators"] == {
+        "Adding": 1,
+        "Convolution": 3,
+        "DepthwiseConvolution": 1,
+        "Relu": 3,
+    }
+    assert data["inputs"][0] == {
+        "name": "image",
+        "shape": [1, 3, 16, 16],
+        "dtype": "float32",
+        "layout": "NCHW",
+    }
+    assert "schemes" not in data
+    json.dumps(data)
+
+
+def test_info_of_an_mxq(files):
+    data = info(files / "m.mxq")
+    assert data["kind"] == "mxq" and data["device"] == "toy-device"
+    assert data["schemes"] == ["single"] and data["calibration"]["samples"] == 4
+    assert data["layers"][0]["quantization"]["weights"]["bits"] == 8
+    assert data["accuracy"]["outputs"][0]["sqnr_db"] > 20
+    assert data["config"]["inferenceScheme"] == "single"
+
+
+def test_info_reads_no_section(files, monkeypatch):
+    for method in ("read", "map", "verify"):
+        monkeypatch.setattr(Container, method, lambda *a: pytest.fail("a section was read"))
+    info(files / "m.mblt")
+    info(files / "m.mxq")
+
+
+def test_text_for_people(files):
+    text = info_text(info(files / "m.mxq"))
+    for part in ("MXQ, format mxq 1.0", "toy-device", "4 samples", "SQNR", "scores.out"):
+        assert part in text
+    lines = text.splitlines()
+    assert any(line.startswith("c1 ") and "Convolution" in line and "npu" in line for line in lines)
+    short = info_text(info(files / "m.mblt"), layers=False)
+    assert "MBLT" in short and "\nlayers\n" not in short
+
+
+def test_why_a_layer_runs_on_the_cpu(tmp_path):
+    net = Net()
+    head = net.layer("Sigmoid", "first", [net.input("image", 1, 3, 8, 8)])
+    parts = cut(
+        net.finish(net.conv("c", head, 4)), Rules(Sigmoid="no look-up unit"), cpu_offload=True
+    )
+    write_mxq(tmp_path / "m", contents(parts))
+    data = info(tmp_path / "m")
+    first = data["layers"][0]
+    assert (first["device"], first["reason"], first["quantization"]) == (
+        "cpu",
+        "no look-up unit",
+        None,
+    )
+    assert "no look-up unit" in info_text(data)
+
+
+def test_names_cannot_drive_a_terminal(tmp_path):
+    net = Net("n")
+    graph = net.finish(net.layer("Relu", "\x1b[2Jevil\n", [net.input("x\x07", 1, 4)]))
+    write_mblt(tmp_path / "m", cut(graph), META)
+    text = info_text(info(tmp_path / "m"))
+    assert "\x1b" not in text and "\x07" not in text
+    assert clean("a\nb") == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_other_files_are_refused(tmp_path):
+    (tmp_path / "x").write_bytes(b"no package")
+    with pytest.raises(FormatError):
+        info(tmp_path / "x")
+    with pytest.raises(ArgumentError):
+        info(tmp_path / "none")
+
+
+def test_tables_align_and_cut():
+    lines = table(["a", "b"], [["x" * 300, 1], ["y", 22]])
+    assert lines[0].index("b") == lines[2].index("1") == lines[3].index("22")
+    assert len(lines[2]) < 100 and "…" in lines[2]
+
+
+# -- report -------------------------------------------------------------------------------
+
+
+def test_every_layer_has_ranges_scales_bits_and_errors(built):
+    report = make(built)
+    int_graph, ranges, _ = built
+    assert [x["name"] for x in report["layers"]] == [x.name for x in int_graph.layers]
+    first = report["layers"][0]
+    assert first["inputs"][0]["range"] == list(ranges["image"])
+    assert first["outputs"][0]["scale"] == int_graph.values["c1.out"].quant.scale
+    assert first["weights"] == {"bits": 8, "count": 216}
+    assert first["sqnr_db"] > 30 and first["own_sqnr_db"] > 30
+    assert report["layers"][1]["saturated"] is not None
+    assert report["phases"] == {"parse": 0.123, "quantize": 2.0}
+    assert report["accuracy"]["outputs"][0]["name"] == "scores.out"
+    assert report["warnings"] == []
+
+
+def test_the_worst_layers_come_first(built):
+    report = make(built)
+    for key, figure in (("accumulated", "sqnr_db"), ("own", "own_sqnr_db")):
+        found = [x[figure] for x in report["worst_layers"][key]]
+        assert found == sorted(x[figure] for x in report["layers"])[:10]
+
+
+def test_warnings_name_what_is_wrong(built):
+    _, _, accuracy = built
+    noisy = CalibrationRecord("0" * 64, 1, {}, random=True)
+    layer = accuracy.layers[1]
+    kept = layer.at_limits
+    layer.at_limits = layer.elements // 2
+    try:
+        found = warnings_of(noisy, accuracy, ["bit.auto has no effect"])
+    finally:
+        layer.at_limits = kept
+    assert "random" in found[0] and "not for release" in found[0]
+    assert "'r1'" in found[1] and "50.0%" in found[1]
+    assert found[2] == "bit.auto has no effect"
+    assert "not measured" in warnings_of(RECORD, None)[0]
+
+
+def test_without_validation_the_report_says_so(built):
+    report = make(built, accuracy=None)
+    assert report["accuracy"] is None and report["worst_layers"]["own"] == []
+    assert report["layers"][0]["sqnr_db"] is None
+
+
+def test_the_report_is_written_whole_or_not_at_all(built, tmp_path):
+    report = make(built)
+    write_report(tmp_path / "r.json", report)
+    assert json.loads((tmp_path / "r.json").read_text()) == report
+    with pytest.raises(OutputWriteError, match="No such file"):
+        write_report(tmp_path / "none" / "r.json", report)
+    with pytest.raises(ValueError, match="JSON"):
+        write_report(tmp_path / "r.json", {"x": np.inf})
+    assert json.loads((tmp_path / "r.json").read_text()) == report
+    assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
