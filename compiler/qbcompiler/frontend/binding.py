@@ -10,7 +10,7 @@ import onnx
 
 from ..errors import ArgumentError, ModelLoadError, UnsupportedDynamicShapeError
 from ..ir import TensorType
-from .op import dtype_of, element_name
+from .dtypes import dtype_of, element_name
 
 __all__ = ["SourceInput", "bind_inputs", "source_inputs"]
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..ir import Array, Value
-from .op import Op, dtype_of
+from .dtypes import dtype_of
+from .op import Op
 
 __all__ = ["FOLD_BYTES", "can_fold", "evaluate"]
 

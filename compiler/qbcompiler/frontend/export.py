@@ -21,12 +21,12 @@ from ..errors import InternalError, OutputWriteError
 from ..ir import Array, DType, Graph, TensorType
 from ..ops import EXPORT_OPSET, Registry, default_registry
 from ..ops.onnx_layer import RawGraph
+from .dtypes import element_type
 
 __all__ = [
     "DETACH_BYTES",
     "ExportedModel",
     "Reduction",
-    "element_type",
     "export_graph",
     "make_attribute",
     "save_onnx",
@@ -38,27 +38,6 @@ DETACH_BYTES = 4096
 """Constants of at least this many bytes are kept out of the protobuf when detaching."""
 
 PROTOBUF_LIMIT = 2**31 - 1
-
-_ELEMENT_TYPES: dict[DType, int] = {
-    DType.FLOAT16: TensorProto.FLOAT16,
-    DType.FLOAT32: TensorProto.FLOAT,
-    DType.FLOAT64: TensorProto.DOUBLE,
-    DType.INT8: TensorProto.INT8,
-    DType.INT16: TensorProto.INT16,
-    DType.INT32: TensorProto.INT32,
-    DType.INT64: TensorProto.INT64,
-    DType.UINT8: TensorProto.UINT8,
-    DType.UINT16: TensorProto.UINT16,
-    DType.UINT32: TensorProto.UINT32,
-    DType.UINT64: TensorProto.UINT64,
-    DType.BOOL: TensorProto.BOOL,
-    DType.STRING: TensorProto.STRING,
-}
-
-
-def element_type(dtype: DType) -> int:
-    """Return the ``onnx.TensorProto`` code of an element type."""
-    return _ELEMENT_TYPES[dtype]
 
 
 @dataclass(frozen=True, slots=True)

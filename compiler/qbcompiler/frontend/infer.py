@@ -10,7 +10,8 @@ import onnx
 from onnx import TypeProto, helper, numpy_helper
 
 from ..ir import DType, TensorType, Value
-from .export import element_type, make_attribute
+from .dtypes import element_type
+from .export import make_attribute
 from .op import Op, tensor_type
 
 __all__ = ["InferenceError", "infer_types", "node_proto", "schema_of"]

@@ -12,6 +12,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from ..errors import ModelLoadError
 from ..ir import Array, DType, TensorType, Value
+from .dtypes import dtype_of, element_name
 
 __all__ = [
     "Entity",
@@ -20,25 +21,8 @@ __all__ = [
     "attribute_value",
     "constant",
     "constant_of",
-    "dtype_of",
     "tensor_type",
 ]
-
-_DTYPES: dict[int, DType] = {
-    TensorProto.FLOAT16: DType.FLOAT16,
-    TensorProto.FLOAT: DType.FLOAT32,
-    TensorProto.DOUBLE: DType.FLOAT64,
-    TensorProto.INT8: DType.INT8,
-    TensorProto.INT16: DType.INT16,
-    TensorProto.INT32: DType.INT32,
-    TensorProto.INT64: DType.INT64,
-    TensorProto.UINT8: DType.UINT8,
-    TensorProto.UINT16: DType.UINT16,
-    TensorProto.UINT32: DType.UINT32,
-    TensorProto.UINT64: DType.UINT64,
-    TensorProto.BOOL: DType.BOOL,
-    TensorProto.STRING: DType.STRING,
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,11 +79,6 @@ class Op:
         return f"node {self.name!r} ({domain}{self.op_type})"
 
 
-def dtype_of(code: int) -> DType | None:
-    """Return the element type of an ONNX code, None for one that the IR does not have."""
-    return _DTYPES.get(code)
-
-
 def constant(data: Array, name: str = "") -> Value:
     """Return a constant that belongs to no graph yet."""
     array = np.asarray(data)
@@ -141,15 +120,6 @@ def tensor_type(proto: onnx.TypeProto) -> TensorType | None:
         d.dim_value if d.HasField("dim_value") else -1 for d in proto.tensor_type.shape.dim
     )
     return TensorType(dtype, dims)
-
-
-def element_name(code: int) -> str:
-    """Return the lower-case name of an ONNX element type code."""
-    try:
-        name: str = TensorProto.DataType.Name(code)
-    except ValueError:
-        return f"number {code}"
-    return name.lower()
 
 
 def attribute_value(

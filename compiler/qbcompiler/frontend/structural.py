@@ -16,8 +16,9 @@ from onnx import numpy_helper
 from ..errors import UnsupportedOperatorError
 from ..ir import Array, TensorType, Value
 from .builder import GraphBuilder
+from .dtypes import dtype_of
 from .evaluate import FOLD_BYTES
-from .op import Entity, Op, TensorSequence, attribute_value, constant, dtype_of
+from .op import Entity, Op, TensorSequence, attribute_value, constant
 from .scope import Scope
 
 if TYPE_CHECKING:

@@ -79,7 +79,9 @@ def _as_text(value: Any) -> str:
 def graph_tensors(graph: Graph, prefix: str) -> dict[str, Array]:
     """Return the constants of ``graph`` under the keys that its JSON form names."""
     return {
-        f"{prefix}/{v.name}": v.data
+        f"{prefix}/{v.name}": v.data.view(v.type.dtype.carrier)
+        if v.type.dtype.is_extended
+        else v.data
         for v in graph.constants()
         if v.data is not None and v.type.dtype is not DType.STRING
     }
@@ -127,7 +129,8 @@ def read_type(fields: Fields) -> TensorType:
         dtype = DType(fields.text("dtype", 16))
     except ValueError:
         fields.fail("unknown dtype")
-    shape = tuple(fields.integers("shape", MAX_RANK, 0, MAX_DIMENSION))
+    # -1: a dimension that depends on the data, after a CPU layer
+    shape = tuple(fields.integers("shape", MAX_RANK, -1, MAX_DIMENSION))
     type_ = TensorType(dtype, shape)
     if type_.size > _MAX_ELEMENTS:
         fields.fail("the shape has too many elements")
@@ -149,6 +152,8 @@ def _read_value(fields: Fields, graph: Graph, tensors: TensorsReader | None) -> 
         data = data.reshape(type_.shape)
     elif "tensor" in fields and tensors is not None:
         data = tensors.array(fields.text("tensor", 2 * MAX_NAME))
+        if type_.dtype.is_extended and data.dtype == type_.dtype.carrier:
+            data = data.view(type_.dtype.numpy)
         if data.dtype != type_.dtype.numpy or data.shape != type_.shape:
             fields.fail(f"its tensor is {data.dtype}{list(data.shape)}, not {type_}")
     graph.add_value(name, type_, data)
