@@ -270,10 +270,16 @@ def test_strings_scalars_and_empty_tensors_survive(tmp_path):
     text = np.empty(2, dtype=object)
     text[:] = ["ü", "b"]
     net.graph.add_value("text", TensorType(DType.STRING, (2,)), text)
+    small = {t: np.arange(-2, 2).astype(t.numpy) for t in (DType.BFLOAT16, DType.INT4)}
+    for dtype, array in small.items():
+        net.graph.add_value(dtype.value, TensorType(dtype, (4,)), array)
     graph = net.finish(x)
     write_mblt(tmp_path / "m", cut(graph), META)
     with read_mblt(tmp_path / "m") as file:
         values = file.graph.values
+    for dtype, array in small.items():
+        assert values[dtype.value].data.dtype == array.dtype
+        np.testing.assert_array_equal(values[dtype.value].data, array)
     assert values["text"].data.tolist() == ["ü", "b"]
     assert values["empty"].data.shape == (0, 3)
     assert values["flag"].data.item() is True
@@ -332,6 +338,8 @@ GRAPH_LIES = [
     edit("inputs", value=["c1.out"]),
     edit("values", value={}),
     edit("layers", value=[[]]),
+    edit("values", 1, "shape", value=[8, 3, -1, 3]),
+    edit("values", 1, "dtype", value="bfloat16"),
 ]
 
 
@@ -373,6 +381,8 @@ INT_LIES = [
     edit("values", 0, "quant", "zero_point", value=1000),
     edit("values", 0, "quant", "axis", value=9),
     edit("values", 0, "storage", value=[0, 0, 1, 2]),
+    edit("values", 0, "shape", value=[1, 3, -1, 16]),
+    edit("values", 0, "dtype", value="int4"),
     edit("values", 0, "stored_shape", value=[1, 1, 1, 1]),
     edit("layers", 0, "tensors", "weight", value="body/none:weight"),
     edit("layers", 0, "tensors", "weight", value=7),

@@ -149,6 +149,8 @@ def read_int_graph(
 def _read_value(fields: Fields) -> IntValue:
     name = fields.text("name", MAX_NAME)
     type_ = read_type(fields)
+    if not type_.is_static or type_.dtype.is_extended:
+        fields.fail("an integer tensor has a fixed shape and a plain element type")
     storage = tuple(fields.integers("storage", type_.rank, 0, max(type_.rank - 1, 0)))
     if sorted(storage) != list(range(type_.rank)):
         fields.fail("storage is not an order of the dimensions")
