@@ -88,7 +88,7 @@ def mxq_compile_from_source(model: Any, **options: Unpack[CompileOptions]) -> Bu
     device = plan.target
     mblt_path = _mblt_of_compile(options)
     sources = [model] if isinstance(model, (str, os.PathLike)) else []
-    output = _output(options, plan, {"mblt_save_path": mblt_path}, sources)
+    output = _output(options, plan, {"the kept MBLT": mblt_path}, sources)
     _check_calibration(plan)
     if sources:
         check_input(model, "model")
@@ -255,7 +255,7 @@ def get_body_subgraph(mblt_path: StrPath, output_path: StrPath) -> Path:
     from .partition import partition
 
     check_input(mblt_path, "MBLT")
-    check_outputs({"output": output_path}, [mblt_path])
+    check_outputs({"the output": output_path}, [mblt_path])
     with read_mblt(mblt_path) as opened:
         opened.verify()
         body = opened.partitioned.body
@@ -444,11 +444,11 @@ def _output(
             raise ArgumentError("no output is given", hint="give --output (save_path=)")
         path = plan.config.save_paths[0]
     outputs = {
-        "save_path": path,
-        "provenance": sidecar_path(path),
+        "the output": path,
+        "the provenance file": sidecar_path(path),
         **others,
-        "report_path": options.get("report_path"),
-        "config_save_path": options.get("config_save_path"),
+        "the report": options.get("report_path"),
+        "the saved configuration": options.get("config_save_path"),
     }
     configuration = options.get("compile_config")
     if isinstance(configuration, (str, os.PathLike)):

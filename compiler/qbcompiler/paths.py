@@ -53,7 +53,7 @@ def check_outputs(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPat
     """Check that every output can be written and none would overwrite an input or another output.
 
     Args:
-        outputs: paths by the option that names them; None ones are skipped.
+        outputs: paths by what they are for, such as ``the report``; None ones are skipped.
         inputs: files that are read.
 
     Raises:
@@ -61,25 +61,25 @@ def check_outputs(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPat
         ArgumentError: two outputs, or an output and an input, are one file.
     """
     taken: dict[Path, str] = {Path(p).resolve(): "an input" for p in inputs}
-    for option, path in outputs.items():
+    for purpose, path in outputs.items():
         if path is None:
             continue
         name = os.fspath(path)
         if not name:
-            raise ArgumentError(f"{option} is empty", details={"option": option})
+            raise ArgumentError(f"the path of {purpose} is empty")
         target = Path(path).resolve()
         if target in taken:
             raise ArgumentError(
-                f"{option} {name!r} is {taken[target]} too",
-                details={"option": option, "path": name},
+                f"{purpose}, {name!r}, is {taken[target]} too",
+                details={"path": name},
                 hint="give it another name",
             )
-        taken[target] = option
-        _check_output(option, name, target)
+        taken[target] = purpose
+        _check_output(name, target)
 
 
-def _check_output(option: str, name: str, target: Path) -> None:
-    details = {"option": option, "path": name}
+def _check_output(name: str, target: Path) -> None:
+    details = {"path": name}
     folder = target.parent
     if not folder.is_dir():
         raise OutputWriteError(

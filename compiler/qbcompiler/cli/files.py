@@ -41,7 +41,7 @@ def run_export(args: Namespace, reporter: Reporter) -> int:
     from ..package import read_mblt
 
     check_input(args.mblt, "MBLT")
-    check_outputs({"--output": args.output}, [args.mblt])
+    check_outputs({"the output": args.output}, [args.mblt])
     output = Path(args.output)
     with read_mblt(args.mblt) as opened, _scratch(output) as folder:
         opened.verify()
@@ -65,7 +65,7 @@ def run_run(args: Namespace, reporter: Reporter) -> int:
             raise ArgumentError(
                 f"input {given!r} does not exist", details={"option": "--input", "path": given}
             )
-    check_outputs({"--output": args.output}, [path, *args.input])
+    check_outputs({"the output": args.output}, [path, *args.input])
     if args.output and Path(args.output).suffix not in (".npz", ".npy"):
         raise ArgumentError("--output must end in .npz or .npy", details={"path": args.output})
     if args.mblt and args.core_mode != "auto":

@@ -31,6 +31,15 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; an option that no command has is the named command's error, not the program's."""
+        found, extra = self.parse_known_args(args, namespace)
+        if extra:
+            commands = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+            command = commands[0].choices[found.command] if commands else self
+            command.error(f"unrecognized arguments: {' '.join(extra)}")
+        return found
+
     def error(self, message: str) -> NoReturn:
         """Raise in place of exiting; name what was probably meant."""
         near = self._nearest(message)
@@ -45,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         if found:
             choices = [c.strip().strip("'") for c in found[2].split(",")]
             return next(iter(difflib.get_close_matches(found[1], choices, n=1)), None)
-        found = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
+        found = re.search(r"unrecognized arguments: .*?(--[^\s=]+)", message)
         if found:
             options = [o for o in self._option_string_actions if o.startswith("--")]
             return next(iter(difflib.get_close_matches(found[1], options, n=1)), None)

@@ -67,7 +67,7 @@ def run_presets(args: Namespace, reporter: Reporter) -> int:
 
 def run_dump_config(args: Namespace, reporter: Reporter) -> int:
     """Write a configuration template."""
-    check_outputs({"--output": args.output}, [])
+    check_outputs({"the output": args.output}, [])
     config = dump_default_config(args.output, args.preset)
     entry = file_entry("config", args.output)
     if isinstance(reporter, JsonlReporter):

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-__all__ = ["Count", "Name", "PerChannel", "Ratio", "Section", "Shape", "set_fields"]
+__all__ = ["Count", "Name", "PerChannel", "Ratio", "Section", "Shape", "Whole", "set_fields"]
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 """A number of things, at least one."""
 
 Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
 """A share, above 0 and up to 1."""
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, (bool, float)):
+        raise ValueError("input should be a whole number")
+    return value
+
+
+Whole = BeforeValidator(_whole)
+"""For a ``Literal`` of integers: true is not 1, and neither is 1.0."""
 
 Name = Annotated[str, Field(min_length=1, max_length=4096)]
 """A name, glob or path."""

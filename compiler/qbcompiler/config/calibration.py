@@ -6,15 +6,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Count, Name, Ratio, Section
+from .base import Count, Name, Ratio, Section, Whole
 
 __all__ = ["BitConfig", "CalibrationConfig"]
 
-Method = Literal[0, 1, 2, 3]
-Output = Literal[0, 1, 2]
-Mode = Literal[0, 1, 2]
-ActivationBits = Literal[8, 16]
-WeightBits = Literal[4, 8, 16]
+Method = Annotated[Literal[0, 1, 2, 3], Whole]
+Output = Annotated[Literal[0, 1, 2], Whole]
+Mode = Annotated[Literal[0, 1, 2], Whole]
+ActivationBits = Annotated[Literal[8, 16], Whole]
+WeightBits = Annotated[Literal[4, 8, 16], Whole]
 LayerNames = Annotated[list[Name], Field(max_length=100_000)]
 
 
@@ -74,7 +74,7 @@ class _GroupLut(Section):
 class _OptimizeLut(Section):
     """Optimization of look-up tables."""
 
-    optimization_level: Literal[0, 1] = Field(
+    optimization_level: Annotated[Literal[0, 1], Whole] = Field(
         default=1, description="0 searches a surrogate only, 1 refines against the true objective."
     )
 

@@ -34,6 +34,13 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 """Groups that a file may put sections under."""
 
+_MESSAGES = {
+    "model_type": "must be a map of keys",
+    "dict_type": "must be a map of keys",
+    "model_attributes_type": "must be a map of keys",
+}
+"""Own words for what Pydantic says in terms of Python."""
+
 _OLD_NAMES = {"EquivalentTransformation": "equivalentTransformation"}
 
 
@@ -113,7 +120,7 @@ def config_error(
         path = _without_tags(item["loc"])
         top = (places or {}).get(str(path[0])) if path else None
         where = pointer(path) if top is None else top + pointer(path[1:])
-        text = _sentence(item["msg"])
+        text = _MESSAGES.get(item["type"]) or _sentence(item["msg"])
         got = item.get("input")
         entry: dict[str, Any] = {"pointer": where, "message": text}
         if got is None or isinstance(got, (bool, int, float, str)):
