@@ -1,5 +1,6 @@
 """The float engine: runs an IR graph in ONNX Runtime through its own ONNX export.
 
+A layer that ONNX Runtime lacks is run in ONNX's reference implementation instead.
 It is the reference that calibration, validation and CPU layers share. Constants are handed to
 the session by reference, so that a graph's weights are in memory once and may exceed 2 GB.
 """
@@ -7,15 +8,18 @@ the session by reference, so that a graph's weights are in memory once and may e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import onnxruntime as ort
 
 from ..errors import ArgumentError, InternalError, ResourceLimitError
-from ..frontend.export import ExportedModel, Reduction, export_graph
-from ..ir import Array, DType, Graph
+from ..frontend.export import Reduction, export_graph
+from ..frontend.reference import ReferenceEngine
+from ..ir import Array, DType, Graph, Node
 from ..ops import Registry
+from .segments import SegmentedEngine, cut_segments
 
 __all__ = ["FloatEngine", "Optimization", "Reduction"]
 
@@ -46,7 +50,8 @@ class FloatEngine:
         declare_outputs: whether ONNX Runtime is told the outputs' types, to check them.
 
     Raises:
-        InternalError: a name is not a value, or ONNX Runtime refuses the graph.
+        InternalError: a name is not a value, or neither ONNX Runtime nor ONNX's reference
+            implementation takes a layer.
         ResourceLimitError: memory does not suffice.
     """
 
@@ -77,15 +82,10 @@ class FloatEngine:
         }
         computed = [n for n in names if n not in self._inputs and n not in self._constants]
         self._order = names + [n for r in reduced for n in (r.min_name, r.max_name)]
-        self._session: Any = None
+        self._engine: _Session | _Reduced | None = None
         if computed or reduced:
-            model = export_graph(
-                graph, computed, reductions=reduced, detach=True, registry=registry
-            )
-            self._session = _session(model, threads, optimization)
-            self._fed = {i.name for i in self._session.get_inputs()}
-            self._fetched = [o.name for o in self._session.get_outputs()]
-            self._kept = model.detached  # the session reads this memory
+            settings = _Settings(threads, optimization, registry, declare_outputs)
+            self._engine = _make_engine(graph, computed, reduced, settings)
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -106,13 +106,8 @@ class FloatEngine:
         self._check(inputs)
         found: dict[str, Array] = {n: inputs[n] for n in self._passed}
         found.update(self._constants)
-        if self._session is not None:
-            feed = {n: inputs[n] for n in self._fed}
-            try:
-                values = self._session.run(self._fetched, feed)
-            except Exception as exc:
-                raise _error("running the graph failed", exc) from exc
-            found.update(zip(self._fetched, values, strict=True))
+        if self._engine is not None:
+            found.update(self._engine.run(inputs))
         return {n: _plain(found[n]) for n in self._order}
 
     def _check(self, inputs: Mapping[str, Array]) -> None:
@@ -149,28 +144,132 @@ def _plain(value: Any) -> Array:
     return np.asarray(value)
 
 
-def _session(model: ExportedModel, threads: int, optimization: Optimization) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = max(1, threads)
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = _LEVELS[optimization]
-    options.log_severity_level = 4
-    # waiting threads must not burn the cores that other jobs run on
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if model.detached:
-        options.add_external_initializers(
-            list(model.detached),
-            [ort.OrtValue.ortvalue_from_numpy(a) for a in model.detached.values()],
+@dataclass(frozen=True)
+class _Settings:
+    threads: int
+    optimization: Optimization
+    registry: Registry | None
+    declare_outputs: bool = True
+
+
+def _make_engine(
+    graph: Graph, outputs: Sequence[str], reductions: Sequence[Reduction], settings: _Settings
+) -> _Session | _Reduced:
+    """Return one ONNX Runtime session, or segments where it refuses some layer."""
+    if not any(_has_extended(graph, n) for n in graph.nodes):
+        try:
+            return _Session(graph, outputs, reductions, settings)
+        except InternalError as exc:
+            refused = _refused_layers(graph, settings)
+            if not refused:
+                raise exc
+    else:
+        refused = {n.name for n in graph.nodes if _has_extended(graph, n)}
+        rest = graph.subgraph("rest", [n for n in graph if n.name not in refused], [])
+        refused |= _refused_layers(rest, settings)
+    wanted = list(dict.fromkeys([*outputs, *(r.value for r in reductions)]))
+    segments = cut_segments(graph, wanted, lambda n: n.name in refused)
+    engines: list[Any] = [
+        ReferenceEngine(s.graph, s.outputs, settings.registry)
+        if s.refused
+        else _Session(s.graph, s.outputs, (), settings)
+        for s in segments
+    ]
+    return _Reduced(SegmentedEngine(segments, engines, wanted), outputs, reductions)
+
+
+class _Session:
+    """One ONNX Runtime session; constants stay in the graph's memory."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        outputs: Sequence[str],
+        reductions: Sequence[Reduction],
+        settings: _Settings,
+    ) -> None:
+        model = export_graph(
+            graph,
+            outputs,
+            reductions=reductions,
+            detach=True,
+            registry=settings.registry,
+            declare_outputs=settings.declare_outputs,
         )
-    try:
-        return ort.InferenceSession(
-            model.proto.SerializeToString(deterministic=True),
-            options,
-            providers=["CPUExecutionProvider"],
-        )
-    except Exception as exc:
-        raise _error("ONNX Runtime refuses the graph", exc) from exc
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = max(1, settings.threads)
+        options.inter_op_num_threads = 1
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = _LEVELS[settings.optimization]
+        options.log_severity_level = 4
+        # waiting threads must not burn the cores that other jobs run on
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if model.detached:
+            options.add_external_initializers(
+                list(model.detached),
+                [ort.OrtValue.ortvalue_from_numpy(a) for a in model.detached.values()],
+            )
+        try:
+            self._session: Any = ort.InferenceSession(
+                model.proto.SerializeToString(deterministic=True),
+                options,
+                providers=["CPUExecutionProvider"],
+            )
+        except Exception as exc:
+            raise _error("ONNX Runtime refuses the graph", exc) from exc
+        self._kept = model.detached  # the session reads this memory
+        self._fed = [i.name for i in self._session.get_inputs()]
+        self._fetched = [o.name for o in self._session.get_outputs()]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Execute once."""
+        try:
+            values = self._session.run(self._fetched, {n: inputs[n] for n in self._fed})
+        except Exception as exc:
+            raise _error("running the graph failed", exc) from exc
+        return dict(zip(self._fetched, values, strict=True))
+
+
+class _Reduced:
+    """Segments, with the reductions done in NumPy."""
+
+    def __init__(
+        self, engine: SegmentedEngine, outputs: Sequence[str], reductions: Sequence[Reduction]
+    ) -> None:
+        self._engine = engine
+        self._outputs = list(outputs)
+        self._reductions = list(reductions)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Execute once."""
+        values = self._engine.run(inputs)
+        found = {n: values[n] for n in self._outputs}
+        for reduction in self._reductions:
+            data: Any = values[reduction.value]
+            axes = None
+            if reduction.axis is not None:
+                kept = reduction.axis % data.ndim
+                axes = tuple(i for i in range(data.ndim) if i != kept)
+            found[reduction.min_name] = data.min(axis=axes)
+            found[reduction.max_name] = data.max(axis=axes)
+        return found
+
+
+def _has_extended(graph: Graph, node: Node) -> bool:
+    return any(graph.values[n].type.dtype.is_extended for n in (*node.inputs, *node.outputs) if n)
+
+
+def _refused_layers(graph: Graph, settings: _Settings) -> set[str]:
+    """Return the layers that ONNX Runtime does not take even alone."""
+    refused = set()
+    alone = replace(settings, optimization="none", threads=1)
+    for node in graph.nodes:
+        outputs = [o for o in node.outputs if o]
+        try:
+            _Session(graph.subgraph("alone", [node], outputs), outputs, (), alone)
+        except InternalError:
+            refused.add(node.name)
+    return refused
 
 
 def _error(what: str, exc: Exception) -> InternalError | ResourceLimitError:
