@@ -177,7 +177,9 @@ def _specs(manifest: Mapping[str, Any]) -> list[Any]:
         # a layout in the manifest is the device's channel-last one: the model's own is NCHW
         known = port.get("layout") is not None and len(size) == 4
         layout = "NCHW" if known else infer_layout(size, channels)
-        specs.append(InputSpec(port["name"], size, DType(port["dtype"]), layout, channels))
+        # samples are real numbers; the runtime puts them on the grid of an integer interface
+        dtype = DType.FLOAT32 if port.get("quant") is not None else DType(port["dtype"])
+        specs.append(InputSpec(port["name"], size, dtype, layout, channels))
     return specs
 
 
