@@ -250,6 +250,24 @@ class BuildStore:
                 AttemptState.RELEASED, usage,
             )  # fmt: skip
 
+    def lose(self, claim: Claim, failure: Failure, usage: Usage | None = None) -> None:
+        """Put a build back whose compiler was killed from outside; counted like a lost worker.
+
+        After the policy's number of losses the build fails with ``failure``.
+        """
+        with self._db.write() as session:
+            now = self._db.now(session)
+            row = _hold(session, claim)
+            if row.losses + 1 >= self._policy.max_losses:
+                row.losses += 1
+                session.flush()
+                end_build(
+                    session, now, row.id, claim.fencing, State.FAILED, AttemptState.LOST,
+                    failure=failure, usage=usage,
+                )  # fmt: skip
+            else:
+                requeue_build(session, now, row.id, claim.fencing, AttemptState.LOST, usage)
+
     def _end(
         self,
         claim: Claim,
