@@ -1,9 +1,9 @@
 """Real image data for PP-OCRv4's text-direction classifier: crops of a photographed book page.
 
 The page is scikit-image's package image ``page.png``, a phone photograph of a printed page. Its
-lines are cut into words, one to three neighbouring words make a crop, and each crop is taken upright
-(label 0) and turned by half a turn (label 1), under one of four white balances. Calibration and
-held-out samples come from different lines, so no letter is seen twice.
+lines are cut into words, one to three neighbouring words make a crop, and each crop is taken
+upright (label 0) and turned by half a turn (label 1), under one of four white balances. Calibration
+and held-out samples come from different lines, so no letter is seen twice.
 
 Samples are float32 NumPy files of shape (48, 192, 3), height x width x channel in BGR order, as the
 classifier was trained on: height resized to 48 keeping the ratio, width cut at 192 or filled with
@@ -40,7 +40,7 @@ INK = 0.72
 
 @dataclass(frozen=True)
 class Line:
-    """A printed line: its extent in pixels and its middle at the left, centre and right of the page.
+    """A printed line: its extent in pixels, its middle at the page's left edge, centre, right edge.
 
     The page is bent, so a line's middle is a parabola through the three heights.
     """

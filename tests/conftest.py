@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+
+from examples import prepare_ocr_calibration
+
+from .support.fetch_models import MODELS, missing
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "examples"))
-
-from .support.fetch_models import MODELS, missing  # noqa: E402  (after the path is set)
 
 
 @pytest.fixture(scope="session")
@@ -37,18 +39,27 @@ def ocr_cls(models_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ocr_calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of 16 real text lines as ``.npy`` [1, 3, 48, 192]."""
-    from ocr_lines import write_calibration
-
-    folder = tmp_path_factory.mktemp("ocr_calibration")
-    write_calibration(folder, 16)
+def ocr_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``calibration`` and ``held_out``, 64 text crops each, ``.npy`` (48, 192, 3)."""
+    folder = tmp_path_factory.mktemp("ocr")
+    prepare_ocr_calibration.write(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def ocr_held_out() -> tuple[np.ndarray, np.ndarray]:
-    """Held-out text lines [N, 3, 48, 192] and their labels."""
-    from ocr_lines import held_out
+def ocr_calibration(ocr_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 16 real text crops, ``.npy`` [48, 192, 3]: enough where only the way matters."""
+    folder = tmp_path_factory.mktemp("ocr_calibration")
+    for path in sorted((ocr_data / "calibration").iterdir())[::4]:
+        shutil.copy(path, folder)
+    return folder
 
-    return held_out(32)
+
+@pytest.fixture(scope="session")
+def ocr_held_out() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """64 held-out text crops [N, 3, 48, 192] and their labels, 0 upright and 1 upside down."""
+    samples = prepare_ocr_calibration.samples(
+        prepare_ocr_calibration.HELD_OUT_LINES, prepare_ocr_calibration.HELD_OUT_SAMPLES
+    )
+    images = np.stack([sample.pixels.transpose(2, 0, 1) for sample in samples])
+    return images, np.array([sample.label for sample in samples])
