@@ -24,8 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from ..ir import Array, IntLayer, Node, QuantParams
 from .common import activations, float64, grid_of, span_of
 from .spec import QuantContext
+from .tables import by_channel, by_pair
 
-__all__ = ["MAX_RATIO", "affine_layer", "affine_tensors", "lookup", "run_affine"]
+__all__ = ["MAX_RATIO", "affine_layer", "affine_tensors", "run_affine"]
 
 MAX_RATIO = 2.0**29
 """Ratios are clamped here: one input step already saturates any output grid."""
@@ -126,30 +127,23 @@ def run_affine(
     qmax = out.qmax if high is None else high
     shift = int(layer.attrs["shift"])
     c = layer.tensors["constant"].astype(np.int64, copy=False)
-    if len(inputs) == 1:
-        x = inputs[0]
-        assert x is not None
-        m = layer.tensors["multiplier_0"].astype(np.int64)
-        if x.dtype == np.int8 and m.size == 1 and c.size == 1:
-            # the same formula over all 256 inputs, then a gather: equal bits, far less work
-            q = np.arange(-128, 128, dtype=np.int64) * m.reshape(()) + c.reshape(())
-            shape = np.broadcast_shapes(x.shape, m.shape, c.shape)
-            return lookup(_finish(q, shift, qmin, qmax, out), x).reshape(shape)
-        return _finish(x.astype(np.int64) * m + c, shift, qmin, qmax, out)
-    total: Int64 | None = None
-    for index, x in enumerate(inputs):
-        assert x is not None
-        term: Int64 = x.astype(np.int64) * layer.tensors[f"multiplier_{index}"].astype(np.int64)
-        total = term if total is None else total + term
-    assert total is not None
-    return _finish(total + c, shift, qmin, qmax, out)
+    factors = [
+        layer.tensors[f"multiplier_{i}"].astype(np.int64, copy=False) for i in range(len(inputs))
+    ]
 
+    def formula(*terms: Array) -> Array:
+        total = terms[0].astype(np.int64) * factors[0]
+        for x, m in zip(terms[1:], factors[1:], strict=True):
+            total = total + x.astype(np.int64) * m
+        return _finish(total + c, shift, qmin, qmax, out)
 
-def lookup(table: Array, x: Array) -> Array:
-    """Return ``table[q + 128]`` for every int8 ``q`` of ``x``."""
-    by_byte = np.concatenate([table[128:], table[:128]])
-    result: Array = by_byte[x.view(np.uint8)]
-    return result
+    data = [x for x in inputs if x is not None]
+    constants = np.broadcast_shapes(c.shape, *(m.shape for m in factors))
+    if len(data) == 1 and data[0].dtype == np.int8:
+        return by_channel(formula, data[0], constants)
+    if len(data) == 2 and math.prod(constants) == 1:
+        return by_pair(formula, data[0], data[1])
+    return formula(*data)
 
 
 def _finish(total: Int64, shift: int, qmin: int, qmax: int, out: QuantParams) -> Array:

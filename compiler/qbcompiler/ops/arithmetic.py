@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -40,8 +40,11 @@ from .spec import (
     Refusal,
     SourceNode,
 )
+from .tables import by_pair
 
 __all__ = ["Adding", "Div", "Multiply", "Sub", "add_any"]
+
+Int64 = NDArray[np.int64]
 
 
 def add_any(a: Value, b: Value, to: Lowering) -> Value:
@@ -177,10 +180,12 @@ class Multiply(_Binary):
         params: Mapping[str, QuantParams | None],
         kernels: Kernels,
     ) -> list[Array]:
-        a, b = _centred(layer, inputs, params)
-        out = params[layer.outputs[0]]
-        assert out is not None
-        return [requantize(a * b, layer.tensors["multiplier"], layer.tensors["shift"], out)]
+        m, r = layer.tensors["multiplier"], layer.tensors["shift"]
+
+        def formula(a: Int64, b: Int64, out: QuantParams) -> Array:
+            return requantize(a * b, m, r, out)
+
+        return [_by_pair(formula, layer, inputs, params)]
 
 
 class Div(_Binary):
@@ -221,16 +226,18 @@ class Div(_Binary):
         params: Mapping[str, QuantParams | None],
         kernels: Kernels,
     ) -> list[Array]:
-        a, b = _centred(layer, inputs, params)
-        out = params[layer.outputs[0]]
-        assert out is not None
-        numerator = a * np.where(b < 0, -1, 1) * layer.tensors["multiplier"].astype(np.int64)
-        divisor = np.abs(b) << layer.tensors["shift"].astype(np.int64)
-        safe = np.where(divisor == 0, 1, divisor)
-        quotient = (2 * numerator + safe) // (2 * safe)
-        quotient = np.where(divisor == 0, np.sign(a) << 40, quotient) + out.zero_point
-        result: Array = np.clip(quotient, out.qmin, out.qmax).astype(out.dtype.numpy)
-        return [result]
+        m, r = (layer.tensors[k].astype(np.int64) for k in ("multiplier", "shift"))
+
+        def formula(a: Int64, b: Int64, out: QuantParams) -> Array:
+            numerator = a * np.where(b < 0, -1, 1) * m
+            divisor = np.abs(b) << r
+            safe = np.where(divisor == 0, 1, divisor)
+            quotient = (2 * numerator + safe) // (2 * safe)
+            quotient = np.where(divisor == 0, np.sign(a) << 40, quotient) + out.zero_point
+            result: Array = np.clip(quotient, out.qmin, out.qmax).astype(out.dtype.numpy)
+            return result
+
+        return [_by_pair(formula, layer, inputs, params)]
 
     def cases(self) -> Sequence[Case]:
         def act(*shape: int) -> TensorType:
@@ -243,13 +250,21 @@ class Div(_Binary):
         ]
 
 
-def _centred(
+def _by_pair(
+    formula: Callable[[Int64, Int64, QuantParams], Array],
     layer: IntLayer,
     inputs: Sequence[Array | None],
     params: Mapping[str, QuantParams | None],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    found = []
-    for name, x in zip(layer.inputs, inputs, strict=True):
-        assert x is not None
-        found.append(centre(x, params[name]).astype(np.int64))
-    return found[0], found[1]
+) -> Array:
+    """Apply an integer formula of two centred inputs."""
+    a, b = inputs
+    first, second = (params[n] for n in layer.inputs)
+    out = params[layer.outputs[0]]
+    assert a is not None and b is not None and out is not None
+    grid = out
+
+    def centred(p: Array, q: Array) -> Array:
+        left, right = centre(p, first).astype(np.int64), centre(q, second).astype(np.int64)
+        return formula(left, right, grid)
+
+    return by_pair(centred, a, b)

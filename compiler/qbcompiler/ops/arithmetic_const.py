@@ -26,7 +26,7 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .affine import affine_layer, lookup, run_affine
+from .affine import affine_layer, run_affine
 from .common import (
     ax,
     broadcast,
@@ -48,7 +48,7 @@ from .spec import (
     Refusal,
     SourceNode,
 )
-from .tables import build_table
+from .tables import build_table, lookup
 
 __all__ = [
     "AddingConstant",

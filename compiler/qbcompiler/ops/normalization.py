@@ -4,14 +4,14 @@ Over the ``n`` elements of a group, with ``q`` the centred input integers:
 
 * layer: ``d = n q - sum(q)``, ``V = n sum(q^2) - sum(q)^2``; rms: ``d = n q``, ``V = n sum(q^2)``.
   All exact. ``d / sqrt(V + n^2 eps / s^2)`` is the normalized value.
-* ``R = isqrt(4^k (V + n^2 eps / s^2))``, with ``k`` fixed at compile time so that the radicand
-  stays below 2^60 for any input; ``eps`` enters with ``2 k`` more bits.
+* ``R = isqrt(4^k V + E)``, ``E = 4^k n^2 eps / s^2``, with ``k`` fixed at compile time so that the
+  radicand stays below 2^60 for any input.
 * ``t = round(2^(k + 16) d / R)`` by one integer division, then ``y = (t M + C) >> r`` with ``M``
   and ``C`` from the layer's scale and bias: constants are not rounded to a grid.
 
-``t`` is within ``2^-16 |t|/R' + 1`` units of ``2^-16`` of the real one, so a result is within
-``0.5 + 2^-12 |gamma| / s_out`` steps where the radicand has at least 26 bits, which ``k`` ensures
-for every group that is not constant.
+``V`` is at least ``n - 1`` for a group that is not constant, so the radicand has 26 bits or more
+and ``R`` is within a part of 2^-13 of the root; ``t`` adds ``2^-17``. A result is thus within
+``0.5 + (2^-13 |y'| + 2^-16 |gamma|) / s_out`` steps, ``y'`` the real result before the bias.
 """
 
 from __future__ import annotations
@@ -137,12 +137,10 @@ class _Norm(OpSpec[NormAttrs]):
             raise ValueError("16-bit activations are not supported by this operator")
         n = _group_size(node, q.graph)
         epsilon = a.epsilon * n * n / (source.scale * source.scale)
-        largest = n * n * 255.0 * 255.0
-        if not self.centred or epsilon > largest:
-            largest = max(largest, 1.0)
-        room = _RADICAND - math.frexp(largest + epsilon)[1]
-        half = max(min(room // 2, 20), 0)
-        limit = 2.0**_RADICAND
+        room = _RADICAND - math.frexp(n * n * 255.0 * 255.0 + epsilon)[1]
+        half = min(room // 2, 20)
+        if half < -_FRACTION:
+            raise ValueError(f"its epsilon {a.epsilon} dwarfs an input step of {source.scale}")
         gamma = float64(q.const(node.inputs[1]))
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         beta = float64(q.const(bias)) if bias else np.zeros(())
@@ -152,7 +150,7 @@ class _Norm(OpSpec[NormAttrs]):
         tensors, shift = affine_tensors(
             [gamma * (2.0**-_FRACTION / out.scale)], beta / out.scale, [normal], out
         )
-        tensors["epsilon"] = np.asarray(round(min(epsilon * 4.0**half, limit)), dtype=np.int64)
+        tensors["epsilon"] = np.asarray(round(epsilon * 4.0**half), dtype=np.int64)
         attrs: dict[str, Any] = {"axis": a.axis, "shift": shift, "half": half}
         inputs, outputs = [node.inputs[0]], list(node.outputs)
         return IntLayer(node.name, node.op, inputs, outputs, attrs, tensors, node.source)
@@ -176,7 +174,8 @@ class _Norm(OpSpec[NormAttrs]):
             d -= total
             power -= total * total
         half = int(layer.attrs["half"])
-        root = isqrt((power << (2 * half)) + layer.tensors["epsilon"].astype(np.int64))
+        power = power << (2 * half) if half >= 0 else power >> (-2 * half)
+        root = isqrt(power + layer.tensors["epsilon"].astype(np.int64))
         root = np.maximum(root, 1)
         t = ((d << (half + _FRACTION + 1)) + root) // (root << 1)
         return [run_affine(layer, [t], out)]

@@ -1,9 +1,10 @@
 """``Resize``: nearest, linear and cubic, in every ONNX coordinate mode.
 
 Nearest moves elements. Linear and cubic are exact sums with fixed-point weights, axis by axis
-(11 fraction bits for each of up to two axes), requantized once: a result is within
-``0.5 + 128 * (taps / 2) * axes * 2^-bits`` input steps' worth of the real one, a bound that
-images stay far below since a row's weights sum to exactly 1.
+(11 fraction bits each for up to two axes), requantized once. A row's weights sum to exactly 1, so
+that the two of linear err by the same amount in opposite directions: a linear result is within
+``0.5 + 255 axes 2^-(bits + 1) s_in / s_out`` steps of the real one, a cubic one within
+``0.5 + 255 axes 2^(1 - bits) s_in / s_out``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,14 @@
-"""256-entry tables: every function of one int8 number, built in float64, stored in the file."""
+"""Tables over int8 numbers.
+
+:func:`build_table` makes the tables that a file stores: 256 entries for a function of one number,
+computed in float64 at compile time. :func:`by_channel` and :func:`by_pair` are a matter of speed
+alone: they evaluate an integer formula over all inputs that can occur and gather from that,
+which gives equal bits for far less work on large tensors.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..ir import Array, QuantParams
 
-__all__ = ["build_table"]
+__all__ = ["build_table", "by_channel", "by_pair", "lookup"]
 
 Float64 = NDArray[np.float64]
 
@@ -39,3 +46,50 @@ def build_table(
     q = np.clip(np.rint(y) + out.zero_point, out.qmin, out.qmax)
     result: Array = q.astype(np.int8)
     return result
+
+
+def lookup(table: Array, x: Array) -> Array:
+    """Return ``table[q + 128]`` for every int8 ``q`` of ``x``."""
+    return np.take(np.concatenate([table[128:], table[:128]]), x.view(np.uint8))
+
+
+def by_channel(
+    formula: Callable[[Array], Array], x: Array, constants: tuple[int, ...] = ()
+) -> Array:
+    """Return ``formula(x)`` of an int8 tensor.
+
+    Args:
+        formula: elementwise in ``x``, broadcasting it with constants.
+        x: int8.
+        constants: the broadcast shape of the formula's constants.
+    """
+    shape = np.broadcast_shapes(x.shape, constants)
+    count = math.prod(constants)
+    if x.size < 512 or 512 * count > math.prod(shape):
+        return formula(x)
+    every = _every().reshape((256,) + (1,) * len(constants))
+    table = formula(every).reshape(256, count)  # one column for each constant
+    if count == 1:
+        return np.take(table, x.view(np.uint8)).reshape(shape)
+    index = x.view(np.uint8).astype(np.intp) * count + np.arange(count).reshape(constants)
+    return np.take(table, index)
+
+
+def by_pair(formula: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+    """Return ``formula(a, b)``, elementwise and broadcasting, of two tensors.
+
+    Args:
+        formula: elementwise, of integers.
+        a, b: any integers; int8 ones are gathered from a table of all 65536 pairs.
+    """
+    size = math.prod(np.broadcast_shapes(a.shape, b.shape))
+    if a.dtype != np.int8 or b.dtype != np.int8 or size < 1 << 19:
+        return formula(a, b)
+    table = formula(_every()[:, None], _every()[None, :]).reshape(1 << 16)
+    index = (a.view(np.uint8).astype(np.uint16) << 8) | b.view(np.uint8)
+    return np.take(table, index)
+
+
+def _every() -> NDArray[np.int8]:
+    """Return all int8 numbers in the order of their bytes."""
+    return np.arange(256, dtype=np.uint8).view(np.int8)

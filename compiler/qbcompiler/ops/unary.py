@@ -27,7 +27,6 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .affine import lookup
 from .common import grid_of, integer_reason, require, require_float
 from .spec import (
     Case,
@@ -39,7 +38,7 @@ from .spec import (
     Refusal,
     SourceNode,
 )
-from .tables import build_table
+from .tables import build_table, lookup
 
 __all__ = ["TABLE_SPECS", "PowAttrs", "Unary"]
 
