@@ -95,7 +95,7 @@ def _axis(x: Array, axis: int, size: int, mode: str, align: bool) -> NDArray[np.
     result: NDArray[np.float64] | None = None
     for offset, weight in taps:
         index = np.clip(base + offset, 0, old - 1)
-        term = np.take(x, index, axis=axis) * weight.reshape(shape)
+        term = np.take(x, index, axis=axis).astype(np.float64) * weight.reshape(shape)
         result = term if result is None else result + term
     assert result is not None
     return result

@@ -50,8 +50,8 @@ class Observed:
 class Clip(Protocol):
     """Chooses a range.
 
-    A symmetric range is ``(-c, c)``. An asymmetric one contains zero. Neither goes beyond what
-    was observed.
+    A symmetric range is ``(-c, c)`` and does not go beyond what was observed. An asymmetric one
+    contains zero, and goes beyond by two steps of the grid at most.
     """
 
     @property

@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 
 _COARSE = 2.0 ** -(np.arange(33) / 2)
 _FINE = 2.0 ** (np.arange(16, -17, -1) / 16)
+_FINEST = 2.0 ** (np.arange(8, -9, -1) / 64)
 _REACH = 2.0**-20
 """Magnitudes below this share of the peak round to zero for every range that is tried."""
 
@@ -77,7 +78,11 @@ def error_of(values: _Density, clips: Floats, steps: Floats) -> Floats:
 
 
 class SquaredError:
-    """Chooses the range of least squared error."""
+    """Chooses the range of least squared error.
+
+    With a zero point the ends are whole steps from zero, as on the grid itself, so an end may lie
+    up to a step beyond what was observed.
+    """
 
     name = "mse"
     needs_histogram = True
@@ -85,30 +90,51 @@ class SquaredError:
     def __call__(self, observed: Observed, grid: Grid, settings: CalibrationSettings) -> Range:
         """Return the range; ties go to the wider one."""
         low, high = whole(observed, grid)
+        if high - low <= 0:
+            return low, high
         if grid.symmetric:
-            if high <= 0:
-                return low, high
-            values = _density(observed.counts.magnitude, high)
-            steps = grid.positive_steps
-            clip = high
-            for shares in (_COARSE, _FINE):
-                clips = np.minimum(clip * shares, high)
-                clip = float(clips[np.argmin(error_of(values, clips, clips / steps))])
-            return -clip, clip
+            return _symmetric(_density(observed.counts.magnitude, high), high, grid)
         below = _density(observed.counts.negative, -low)
         above = _density(observed.counts.positive, high)
-        first, last = -low, high
-        # both ends together, coarse then fine; then each end alone, twice
-        for a, b in ((_COARSE, _COARSE), (_FINE, _FINE), (_FINE, None), (None, _FINE)) * 2:
-            ones = np.ones_like(a if a is not None else b)
-            lows = np.minimum(first * (a if a is not None else ones), -low)
-            highs = np.minimum(last * (b if b is not None else ones), high)
-            steps_ = (lows + highs) / grid.steps
-            good = steps_ > 0
-            if not good.any():
-                return low, high
-            lows, highs, steps_ = lows[good], highs[good], steps_[good]
-            total = error_of(below, lows, steps_) + error_of(above, highs, steps_)
-            best = int(np.argmin(total))
-            first, last = float(lows[best]), float(highs[best])
-        return -first, last
+        return _asymmetric(below, above, -low, high, grid.steps)
+
+
+def _symmetric(values: _Density, peak: float, grid: Grid) -> Range:
+    clip = peak
+    for shares in (_COARSE, _FINE):
+        clips = np.minimum(clip * shares, peak)
+        errors = error_of(values, clips, clips / grid.positive_steps)
+        clip = float(clips[np.argmin(errors)])
+    return -clip, clip
+
+
+def _asymmetric(below: _Density, above: _Density, low: float, high: float, steps: int) -> Range:
+    """Search the size of a step and the number of steps below zero."""
+
+    def error(step: Floats, zero: Floats) -> Floats:
+        total: Floats = error_of(below, zero * step, step)
+        total += error_of(above, (steps - zero) * step, step)
+        return total
+
+    def best(lows: Floats, highs: Floats) -> tuple[float, float]:
+        step = (lows + highs) / steps
+        good = step > 0
+        step, lows = step[good], lows[good]
+        zero = np.clip(np.rint(lows / step), 0, steps)
+        at = int(np.argmin(error(step, zero)))
+        return float(step[at]), float(zero[at])
+
+    step, zero = best(low * _COARSE, high * _COARSE)
+    for shares in (_COARSE, _FINE, _FINE):
+        # each end alone, from where it is now; never far beyond what was observed
+        now = (steps - zero) * step
+        step, zero = best(np.minimum(zero * step * shares, low), np.full_like(shares, now))
+        now = zero * step
+        step, zero = best(
+            np.full_like(shares, now), np.minimum((steps - zero) * step * shares, high)
+        )
+    # the grid itself: a few more or fewer steps below zero, of a slightly other size
+    zeros, sizes = np.meshgrid(np.arange(-2.0, 3.0) + zero, step * _FINEST, indexing="ij")
+    zeros, sizes = np.clip(zeros.ravel(), 0, steps), sizes.ravel()
+    at = int(np.argmin(error(sizes, zeros)))
+    return 0.0 - float(zeros[at] * sizes[at]), float((steps - zeros[at]) * sizes[at])
