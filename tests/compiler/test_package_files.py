@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,8 @@ from qbcompiler.package import (
 from qbcompiler.package.reader import Container
 from qbcompiler.package.writer import Section, write_container
 from qbcompiler.quantization import layer_summaries, quantize, validate
-from qbcompiler.runtime import IntegerEngine
+from qbcompiler.report import info, info_text
+from qbcompiler.runtime import Accelerator, IntegerEngine, Model
 from qbcompiler.runtime.float_engine import FloatEngine
 
 from .quant_nets import Net, Rules, config, cut, observe, residual_net, samples
@@ -438,10 +440,20 @@ def test_random_json_edits_never_crash_the_reader(tmp_path_factory, made, data):
         rewrite(folder / "m", folder / "lie", name, change)
     except (KeyError, TypeError, ValueError):
         return  # the edit broke what the test itself needs to write the file
-    try:
+    (sample,) = samples(residual_net(), 1)
+
+    def describe():
+        info_text(info(folder / "lie"))
+
+    def run():
         with read_mxq(folder / "lie") as file:
-            engine = IntegerEngine(file.body)
-            (sample,) = samples(residual_net(), 1)
-            engine.run(sample)
-    except QbCompilerError:
-        pass
+            IntegerEngine(file.body).run(sample)
+
+    def infer():
+        with Model(folder / "lie") as model:
+            model.launch(Accelerator("toy-device"))
+            model.infer_chw(sample["image"])
+
+    for use in (describe, run, infer):
+        with suppress(QbCompilerError):
+            use()
