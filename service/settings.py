@@ -158,7 +158,7 @@ class Settings(BaseSettings):
         default=30.0, ge=1.0, le=3600.0, description="A worker silent for longer counts as lost."
     )
     heartbeat_seconds: float = Field(
-        default=1.0,
+        default=0.5,
         ge=0.05,
         le=60.0,
         description="Time between a worker's heartbeats; also how soon it learns of a cancel.",

@@ -80,6 +80,26 @@ class Reconciler:
             _log.info("reconciled: %s", report)
         return report
 
+    def expire_leases(self, worker: str | None = None) -> int:
+        """End the leases of a worker that is known to be dead, or of all; return how many.
+
+        For a launcher that has seen its worker die, or that starts alone on its data: waiting
+        for the leases to run out would only cost time.
+        """
+        with self._db.write() as session:
+            past = self._db.now(session) - timedelta(seconds=1)
+            where = [BuildRow.state == State.RUNNING.value]
+            if worker is not None:
+                where.append(BuildRow.worker == worker)
+            done = session.execute(
+                update(BuildRow)
+                .where(*where)
+                .values(lease_until=past)
+                .returning(BuildRow.id)
+                .execution_options(synchronize_session=False)
+            )
+            return len(done.scalars().all())
+
     def _each(self, identifier: str, work: Callable[[Session, str], State | None]) -> State | None:
         try:
             with self._db.write() as session:

@@ -1,0 +1,106 @@
+"""The Celery application of a worker. The database is the truth; a message only wakes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from typing import Any
+
+from celery import Celery, signals
+
+from service.broker import TASK_RUN_BUILD, broker_options
+from service.db import BuildStore, Database
+from service.settings import BUILTIN_ENGINE, Settings
+from service.storage import open_store
+
+from .background import Background
+from .build import Builder
+
+__all__ = ["create_worker_app", "queues_of", "run_worker", "worker_name"]
+
+_log = logging.getLogger(__name__)
+
+
+def worker_name() -> str:
+    """Return the name under which this process's attempts are recorded."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def queues_of(settings: Settings) -> list[str]:
+    """Return the queues of all engines that the settings have, the built-in one first."""
+    names = [BUILTIN_ENGINE, *sorted(settings.engines)]
+    return list(dict.fromkeys(settings.queue_of(name) for name in names))
+
+
+def create_worker_app(settings: Settings, builder: Builder) -> Celery:
+    """Return the application with its one task, which does builds with ``builder``."""
+    app = Celery("qb-worker", broker=settings.effective_broker_url, set_as_current=False)
+    app.conf.update(broker_options())
+    app.conf.update(
+        # one message for each free thread: a long build must not hold short ones back
+        worker_prefetch_multiplier=1,
+        worker_disable_prefetch=True,
+        worker_hijack_root_logger=False,
+        worker_send_task_events=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry=True,
+        broker_connection_max_retries=None,
+        task_default_queue=settings.queue_of(BUILTIN_ENGINE),
+    )
+
+    @app.task(name=TASK_RUN_BUILD, ignore_result=True, max_retries=0)  # type: ignore[untyped-decorator]
+    def run_build(build_id: Any) -> None:
+        if isinstance(build_id, str):
+            builder.run(build_id)
+
+    return app
+
+
+def run_worker(settings: Settings, *, queues: list[str] | None = None) -> None:
+    """Run a worker until it is told to stop (SIGTERM, SIGINT).
+
+    Threads suffice, for each build is a subprocess; running builds go back to the queue when
+    the worker stops.
+    """
+    db = Database(settings.effective_database_url)
+    builder = Builder(
+        settings=settings,
+        builds=BuildStore(db, settings.lease_policy()),
+        store=open_store(settings),
+        worker=worker_name(),
+    )
+    app = create_worker_app(settings, builder)
+    background = Background(settings, db)
+    stop = threading.Event()
+
+    def ready(**_: Any) -> None:
+        background.start()
+        _log.info("ready: %s", ", ".join(queues or queues_of(settings)))
+
+    def shutting_down(**_: Any) -> None:
+        # before Celery waits for its threads: they end as soon as their compilers are killed
+        builder.stopping.set()
+        stop.set()
+
+    signals.worker_ready.connect(ready, weak=False)
+    signals.worker_shutting_down.connect(shutting_down, weak=False)
+    try:
+        app.worker_main(
+            argv=[
+                "worker",
+                "--pool=threads",
+                f"--concurrency={settings.worker_concurrency}",
+                f"--queues={','.join(queues or queues_of(settings))}",
+                f"--hostname=qb-{os.getpid()}@%h",
+                f"--loglevel={settings.log_level}",
+                "--without-gossip",
+                "--without-mingle",
+                "--without-heartbeat",
+            ]
+        )
+    finally:
+        builder.stopping.set()
+        background.stop()
+        db.close()

@@ -1,0 +1,135 @@
+"""``qbserver doctor``: what is missing, and how to mend it."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.broker import CelerySender
+from service.db import Database, current_revision, head_revision
+from service.settings import BUILTIN_ENGINE, Mode, Settings
+from service.storage import open_store
+
+from .engine import probe_version
+from .engine.command import engine_command
+
+__all__ = ["Finding", "examine"]
+
+_LOW_DISK = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One checked thing."""
+
+    name: str
+    ok: bool
+    text: str
+    mend: str = ""
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Check everything that a server or a worker with these settings needs."""
+    checks: list[tuple[str, Callable[[], str], str]] = [
+        ("python", _python, "use Python 3.11, 3.12 or 3.13"),
+        (
+            "settings",
+            lambda: _settings(settings),
+            "set what is named; `python -m service.settings --markdown` lists all settings",
+        ),
+        (
+            "data folder",
+            lambda: _folder(settings),
+            "set QB_DATA_DIR to a folder that this user may write, with space",
+        ),
+        (
+            "database",
+            lambda: _database(settings),
+            "check QB_DATABASE_URL; run `qbserver migrate`",
+        ),
+        (
+            "broker",
+            lambda: _broker(settings),
+            "embedded: it runs while `qbserver serve` does; team: check QB_BROKER_URL",
+        ),
+        ("storage", lambda: _storage(settings), "check the QB_S3_* settings and the bucket"),
+    ]
+    checks += [
+        (
+            f"engine {name}",
+            lambda name=name: _engine(settings, name),  # type: ignore[misc]
+            "check the engine's command in QB_ENGINES",
+        )
+        for name in (BUILTIN_ENGINE, *sorted(settings.engines))
+    ]
+    findings = []
+    for name, check, mend in checks:
+        try:
+            findings.append(Finding(name, True, check()))
+        except Exception as exc:
+            text = str(exc).strip().splitlines()
+            findings.append(Finding(name, False, text[0] if text else type(exc).__name__, mend))
+    return findings
+
+
+def _python() -> str:
+    version = sys.version_info[:2]
+    text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if not (3, 11) <= version < (3, 14):
+        raise RuntimeError(f"{text} is not supported")
+    return text
+
+
+def _settings(settings: Settings) -> str:
+    settings.check_bind()
+    settings.check_team()
+    return f"{settings.mode.value} mode"
+
+
+def _folder(settings: Settings) -> str:
+    folder = settings.data_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / ".doctor"
+    probe.write_bytes(b"x")
+    probe.unlink()
+    free = shutil.disk_usage(folder).free
+    if free < _LOW_DISK:
+        raise RuntimeError(f"{folder}: only {free >> 20} MiB are free")
+    return f"{folder}, {free >> 30} GiB free"
+
+
+def _database(settings: Settings) -> str:
+    db = Database(settings.effective_database_url)
+    try:
+        db.check()
+        have, newest = current_revision(db), head_revision()
+    finally:
+        db.close()
+    if have != newest:
+        # the embedded server migrates when it starts
+        if have is None and settings.mode is Mode.EMBEDDED:
+            return "empty; `qbserver serve` sets it up"
+        raise RuntimeError(f"the schema is at {have or 'nothing'}, this program needs {newest}")
+    return f"reached, schema {have}"
+
+
+def _broker(settings: Settings) -> str:
+    sender = CelerySender(settings)
+    try:
+        sender.check()
+    finally:
+        sender.close()
+    return "reached"
+
+
+def _storage(settings: Settings) -> str:
+    open_store(settings).check()
+    return "bucket " + settings.s3_bucket if settings.s3_bucket else f"{settings.objects_dir}"
+
+
+def _engine(settings: Settings, name: str) -> str:
+    lines = probe_version(engine_command(settings, name)).splitlines()
+    return lines[0] if lines else "runs"
