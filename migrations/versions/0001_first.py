@@ -39,6 +39,20 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_projects"),
     )
     op.create_table(
+        "tokens",
+        sa.Column("id", sa.String(length=40), nullable=False),
+        sa.Column("project", sa.String(length=64), nullable=False),
+        sa.Column("name", sa.String(length=255), nullable=False),
+        sa.Column("role", sa.String(length=16), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("created_at", TIME, nullable=False),
+        sa.Column("expires_at", TIME, nullable=True),
+        sa.Column("revoked_at", TIME, nullable=True),
+        sa.ForeignKeyConstraint(["project"], ["projects.id"], name="fk_tokens_project"),
+        sa.PrimaryKeyConstraint("id", name="pk_tokens"),
+        sa.UniqueConstraint("digest", name="uq_tokens_digest"),
+    )
+    op.create_table(
         "builds",
         sa.Column("id", sa.String(length=40), nullable=False),
         sa.Column("project", sa.String(length=64), nullable=False),
@@ -261,5 +275,6 @@ def downgrade() -> None:
     op.drop_table("idempotency_keys")
     op.drop_table("calibrations")
     op.drop_table("builds")
+    op.drop_table("tokens")
     op.drop_table("projects")
     op.drop_table("outbox")

@@ -8,6 +8,7 @@ from .migrate import current_revision, head_revision, run_migrations
 from .outbox import Message, OutboxDispatcher, Sender
 from .paging import Page
 from .reconcile import Reconciler, ReconcileReport
+from .tokens import TokenStore
 
 __all__ = [
     "ArtifactStore",
@@ -28,6 +29,7 @@ __all__ = [
     "Reconciler",
     "Sender",
     "Submission",
+    "TokenStore",
     "current_revision",
     "database_url",
     "head_revision",

@@ -34,6 +34,7 @@ __all__ = [
     "ModelRow",
     "OutboxRow",
     "ProjectRow",
+    "TokenRow",
 ]
 
 _Id = String(40)
@@ -65,6 +66,22 @@ class ProjectRow(Base):
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     created_at: Mapped[datetime]
+
+
+class TokenRow(Base):
+    """Bearer tokens, by the digest of their text."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (UniqueConstraint("digest", name="uq_tokens_digest"),)
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str] = mapped_column(String(255))
+    role: Mapped[str] = mapped_column(String(16))
+    digest: Mapped[str] = mapped_column(_Digest)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
 
 
 class ModelRow(Base):

@@ -17,7 +17,9 @@ from .entities import (
     LeasePolicy,
     Link,
     Model,
+    Role,
     StoredFile,
+    Token,
     Usage,
 )
 from .errors import FieldError, LeaseLost, ServiceError
@@ -71,9 +73,11 @@ __all__ = [
     "ModelFormat",
     "ModelInput",
     "Phase",
+    "Role",
     "ServiceError",
     "State",
     "StoredFile",
+    "Token",
     "TransitionError",
     "Usage",
     "build_key",

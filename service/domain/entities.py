@@ -29,7 +29,9 @@ __all__ = [
     "LeasePolicy",
     "Link",
     "Model",
+    "Role",
     "StoredFile",
+    "Token",
     "Usage",
 ]
 
@@ -76,6 +78,32 @@ class EventType(StrEnum):
     PHASE = "phase"
     PROGRESS = "progress"
     LOG = "log"
+
+
+class Role(StrEnum):
+    """What a token may do: each role can do what the ones before it can."""
+
+    READER = "reader"
+    BUILDER = "builder"
+    ADMIN = "admin"
+
+    def covers(self, needed: Role) -> bool:
+        """Say whether this role may do what ``needed`` may."""
+        order = list(Role)
+        return order.index(self) >= order.index(needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token; its text is known to its holder only."""
+
+    id: str
+    project: str
+    name: str
+    role: Role
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
