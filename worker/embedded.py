@@ -200,11 +200,13 @@ class EmbeddedServer:
     def _wait_until_ready(self, url: str) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while not self._stopping:
-            with contextlib.suppress(OSError):
-                # a fixed loopback address of our own
-                with urllib.request.urlopen(f"{url}/healthz", timeout=2) as answer:  # noqa: S310
-                    if answer.status == 200:
-                        return
+            with (
+                contextlib.suppress(OSError),
+                # an address of our own
+                urllib.request.urlopen(f"{url}/healthz", timeout=2) as answer,  # noqa: S310
+            ):
+                if answer.status == 200:
+                    return
             if time.monotonic() > deadline:
                 raise StartError("the HTTP process does not answer; its message is above")
             self._supervise()
