@@ -55,7 +55,7 @@ def draw(graph: Graph, case: Case, seed: int = 0) -> dict[str, Array]:
             found[name] = rng.random(type_.shape) < 0.5
         elif type_.dtype.is_float:
             x = rng.uniform(case.low, case.high, size=type_.shape)
-            found[name] = x.astype(type_.dtype.numpy)
+            found[name] = np.asarray(x, dtype=type_.dtype.numpy)
         else:
             found[name] = rng.integers(0, 2, size=type_.shape).astype(type_.dtype.numpy)
     return found

@@ -383,6 +383,15 @@ SHAPES = [
     Form("Transpose", (7,), [(2, 3, 4)], {}, ["Transpose"]),
     Form("Expand", (8, 13), [(3, 1), i64(2, 1, 4)], {}, ["Expand"]),
     Form("Tile", (7, 13), [(2, 3), i64(2, 3)], {}, ["Reshape", "Expand", "Reshape"]),
+    Form("DepthToSpace", (7, 11, 13), [(1, 8, 2, 3)], {"blocksize": 2}),
+    Form("DepthToSpace", (11, 13), [(1, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
+    Form(
+        "SpaceToDepth",
+        (7, 13),
+        [(1, 3, 4, 6)],
+        {"blocksize": 2},
+        ["Reshape", "Transpose", "Reshape"],
+    ),
     Form("Identity", (7, 13), [(2, 3)], {}, ["Identity"]),
     Form("Dropout", (7, 10, 12, 13), [(2, 3)], {}, ["Identity"]),
     Form("Dropout", (7, 10), [(2, 3)], {"ratio": 0.3}, ["Identity"]),
@@ -515,8 +524,6 @@ NOT_IN_ONE_NODE = {
     "Less",
     "Not",
     "Or",
-    "Shape",
-    "Size",
     "Xor",
     # newer than ONNX Runtime or ONNX's checker take
     "RMSNormalization",
@@ -535,7 +542,6 @@ REFUSED = [
     (Form("Clip", (11,), [(2, 3), (), scalar(1.0)]), "bounds"),
     (Form("Max", (13,), [(2, 3), (2, 3)]), "several activations"),
     (Form("LayerNormalization", (17,), [(2, 8), f32(8)], outputs=2), "statistics"),
-    (Form("Dropout", (12,), [(2, 3), scalar(0.3), np.asarray(True)]), "training"),
 ]
 
 

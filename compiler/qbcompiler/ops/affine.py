@@ -147,6 +147,7 @@ def run_affine(
 
 
 def _finish(total: Int64, shift: int, qmin: int, qmax: int, out: QuantParams) -> Array:
+    total = np.asarray(total)  # arithmetic makes scalars of tensors of rank 0
     total >>= shift
     # min last: where a clamp's bounds cross, the upper one wins, as in ONNX
     np.maximum(total, qmin, out=total)

@@ -274,9 +274,8 @@ class DivConstant(_WithConstant):
         assert x is not None
         if len(table) == 1:
             shape = np.broadcast_shapes(x.shape, row.shape)
-            return [np.broadcast_to(lookup(table[0], x), shape)]
-        result: Array = table[row, x.astype(np.int16) + 128]
-        return [result]
+            return [np.ascontiguousarray(np.broadcast_to(lookup(table[0], x), shape))]
+        return [np.asarray(table[row, x.astype(np.int16) + 128])]
 
     def cases(self) -> Sequence[Case]:
         return [

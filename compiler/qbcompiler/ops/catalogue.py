@@ -16,7 +16,7 @@ from .arithmetic_const import (
 )
 from .conv import Convolution, Convolution3d, DepthwiseConvolution, GroupConvolution
 from .conv_transpose import TransposeConvolution
-from .logic import Logical, Shape, TensorCmp, Where
+from .logic import Logical, TensorCmp, Where
 from .matmul import MatMul
 from .normalization import LayerNormalization, RmsNormalization
 from .onnx_layer import OnnxLayer
@@ -80,6 +80,5 @@ SPECS: list[OpSpec[Any]] = [
     TensorCmp(),
     Logical(),
     Where(),
-    Shape(),
     OnnxLayer(),
 ]

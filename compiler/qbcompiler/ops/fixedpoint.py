@@ -8,7 +8,6 @@ with a 31-bit multiplier and one rounding shift in 64 bits.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -126,12 +125,10 @@ def quantize(x: Array, params: QuantParams) -> Array:
     scaled = np.asarray(x, dtype=np.float64) / params.scale_array(x.ndim).astype(np.float64)
     q = np.rint(scaled) + params.zero_point
     q = np.nan_to_num(q, nan=float(params.zero_point), posinf=params.qmax, neginf=params.qmin)
-    result: Array = np.clip(q, params.qmin, params.qmax).astype(params.dtype.numpy)
-    return result
+    return np.asarray(np.clip(q, params.qmin, params.qmax), dtype=params.dtype.numpy)
 
 
 def dequantize(q: Array, params: QuantParams) -> NDArray[np.float32]:
     """Return ``s * (q - z)`` as float32."""
     centred = q.astype(np.float32) - np.float32(params.zero_point)
-    result: NDArray[Any] = centred * params.scale_array(q.ndim)
-    return result.astype(np.float32)
+    return np.asarray(centred * params.scale_array(q.ndim), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Comparison, logic and selection: ``TensorCmp``, ``Logical``, ``Where``, ``Shape``. Float only."""
+"""Comparison, logic and selection: ``TensorCmp``, ``Logical``, ``Where``. Float only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .spec import (
     SourceNode,
 )
 
-__all__ = ["KindAttrs", "Logical", "Shape", "TensorCmp", "Where"]
+__all__ = ["KindAttrs", "Logical", "TensorCmp", "Where"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,30 +119,3 @@ class Where(OpSpec[NoAttrs]):
     def cases(self) -> Sequence[Case]:
         flags = TensorType(DType.BOOL, (2, 3))
         return [Case("plain", NoAttrs(), [flags, _act(2, 3), _act(1)], bound=None)]
-
-
-class Shape(OpSpec[NoAttrs]):
-    """The dimensions of a tensor; shapes are fixed, so its ONNX forms become constants."""
-
-    name = "Shape"
-    attrs_type = NoAttrs
-    rule = QuantRule.FLOAT
-    onnx = ("Shape", "Size")
-
-    def infer(self, attrs: NoAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
-        return [TensorType(DType.INT64, (require(inputs, 0).type.rank,))]
-
-    def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
-        x = node.input(0)
-        if x is None:
-            return Refusal("it lacks an input")
-        if node.op_type == "Size":
-            return [to.const(np.asarray(x.type.size, dtype=np.int64))]
-        start, end = node.attrs.get("start", 0), node.attrs.get("end")
-        return [to.const(np.asarray(x.shape[slice(start, end)], dtype=np.int64))]
-
-    def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
-        to.emit("Shape", node.inputs, node.outputs)
-
-    def cases(self) -> Sequence[Case]:
-        return [Case("plain", NoAttrs(), [_act(2, 3)], bound=None)]

@@ -1,7 +1,8 @@
 """Operators that change a tensor's shape or order and keep its elements.
 
-``Reshape`` (also ONNX ``Flatten`` and ``Squeeze``), ``Unsqueeze``, ``Transpose``, ``Expand``,
-``Identity`` (also ``Dropout`` in inference), ``Cast``.
+``Reshape`` (also ONNX ``Flatten`` and ``Squeeze``), ``Unsqueeze``, ``Transpose`` (also
+``DepthToSpace`` and ``SpaceToDepth``, between two reshapes), ``Expand`` (also ``Tile``),
+``Identity``, ``Cast``.
 """
 
 from __future__ import annotations
@@ -197,11 +198,14 @@ class TransposeAttrs(Attrs):
 
 
 class Transpose(Move[TransposeAttrs]):
-    """Reorders dimensions."""
+    """Reorders dimensions.
+
+    ONNX ``DepthToSpace`` and ``SpaceToDepth`` are reshape, transpose, reshape.
+    """
 
     name = "Transpose"
     attrs_type = TransposeAttrs
-    onnx = ("Transpose",)
+    onnx = ("Transpose", "DepthToSpace", "SpaceToDepth")
 
     def infer(self, attrs: TransposeAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
         x = require(inputs, 0)
@@ -213,10 +217,31 @@ class Transpose(Move[TransposeAttrs]):
         x = node.input(0)
         if x is None:
             return Refusal("it lacks an input")
+        if node.op_type != "Transpose":
+            return self._blocks(node, x, to)
         rank = x.type.rank
         perm = node.attrs.get("perm") or range(rank - 1, -1, -1)
         attrs = TransposeAttrs(tuple(normalize_axis(int(p), rank) for p in perm))
         return to.emit(self.name, attrs, [x])
+
+    def _blocks(self, node: SourceNode, x: Value, to: Lowering) -> list[Value] | Refusal:
+        if x.type.rank != 4:
+            return Refusal("its input is not an image")
+        b = int(node.attrs.get("blocksize", 1))
+        n, c, h, w = x.shape
+        apart: tuple[int, ...]
+        if node.op_type == "SpaceToDepth":
+            apart, perm = (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4)
+            final = (n, c * b * b, h // b, w // b)
+        elif str(node.attrs.get("mode", "DCR")) == "DCR":
+            apart, perm = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
+            final = (n, c // (b * b), h * b, w * b)
+        else:
+            apart, perm = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
+            final = (n, c // (b * b), h * b, w * b)
+        value = to.emit("Reshape", ReshapeAttrs(apart), [x])[0]
+        value = to.emit(self.name, TransposeAttrs(perm), [value])[0]
+        return to.emit("Reshape", ReshapeAttrs(final), [value])
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
         to.emit("Transpose", node.inputs, node.outputs, perm=list(self.attrs_of(node).perm))
@@ -280,11 +305,11 @@ class Expand(Move[ReshapeAttrs]):
 
 
 class Identity(Move[NoAttrs]):
-    """Passes its input on; ONNX ``Dropout`` does just that in inference."""
+    """Passes its input on: gives a graph output a name of its own."""
 
     name = "Identity"
     attrs_type = NoAttrs
-    onnx = ("Identity", "Dropout")
+    onnx = ("Identity",)
 
     def infer(self, attrs: NoAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
         return [require(inputs, 0).type]
@@ -293,17 +318,7 @@ class Identity(Move[NoAttrs]):
         x = node.input(0)
         if x is None:
             return Refusal("it lacks an input")
-        if node.op_type == "Identity":
-            return to.emit(self.name, NoAttrs(), [x])
-        if node.input(2) is not None:
-            training, ratio = node.const(2), node.const(1)
-            off = training is not None and not training.any()
-            if not off and not (ratio is not None and not ratio.any()):
-                return Refusal("it is in training mode")
-        found = to.emit(self.name, NoAttrs(), [x])
-        if any(node.outputs[1:]):
-            found.append(to.const(np.ones(x.shape, dtype=np.bool_)))
-        return found
+        return to.emit(self.name, NoAttrs(), [x])
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
         to.emit("Identity", node.inputs, node.outputs)

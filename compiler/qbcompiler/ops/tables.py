@@ -50,7 +50,8 @@ def build_table(
 
 def lookup(table: Array, x: Array) -> Array:
     """Return ``table[q + 128]`` for every int8 ``q`` of ``x``."""
-    return np.take(np.concatenate([table[128:], table[:128]]), x.view(np.uint8))
+    by_byte = np.concatenate([table[128:], table[:128]])
+    return np.asarray(np.take(by_byte, x.view(np.uint8)))
 
 
 def by_channel(
