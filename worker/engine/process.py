@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -30,6 +31,7 @@ _TICK = 0.1
 _READ = 1 << 16
 _DISK_EVERY = 2.0
 _MIB = 1 << 20
+_MARK = "QBCOMPILER_RUN"
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _FILE_KINDS = {"mblt", "mxq", "report", "config", "body", "validation", "provenance", "log"}
 
@@ -126,6 +128,7 @@ class _Run:
         self._oom_kills = _oom_kills()
         limit = control.disk_limit_mb
         limits = {"parent": os.getpid(), "file_bytes": None if limit is None else limit * _MIB}
+        self._mark = secrets.token_hex(8)
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(limits), "--", *command],
@@ -133,7 +136,7 @@ class _Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=scratch,
-            env=dict(env),
+            env={**env, _MARK: self._mark},
             start_new_session=True,
         )
         self._group = self._process.pid
@@ -190,7 +193,6 @@ class _Run:
                 code = self._reap()
                 if code is not None:
                     # what is still in the pipes; children that hold them open do not count
-                    self._kill_group()
                     for fd, (lines, is_stdout) in cutters.items():
                         self._drain(fd, lines, is_stdout)
                     return code
@@ -305,13 +307,15 @@ class _Run:
             os.killpg(self._group, number)
 
     def _kill_group(self) -> None:
-        """Kill what the engine left behind, children that left its group included."""
-        if self._watched is not None:
-            with contextlib.suppress(psutil.Error):
-                for child in self._watched.children(recursive=True):
-                    with contextlib.suppress(psutil.Error):
-                        child.kill()
+        """Kill what the engine left behind, children in groups of their own included.
+
+        Those are known by a mark in the environment that they inherited.
+        """
         self._signal(signal.SIGKILL)
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.pid != self._process.pid and process.environ().get(_MARK) == self._mark:
+                    process.kill()
 
     def _judge(self, code: int) -> Outcome:
         def end(ending: Ending, failure: Failure | None = None, **more: Any) -> Outcome:
