@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,12 +95,17 @@ def _check_output(name: str, target: Path) -> None:
             f"cannot write {name}: it is not a regular file, which the output replaces",
             details=details,
         )
-    if not os.access(folder, os.W_OK | os.X_OK):
+    try:
+        # permission bits do not tell everything (read-only mounts, quotas, root): try it
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as exc:
         raise OutputWriteError(
-            f"cannot write {name}: the folder {os.fspath(folder)!r} is not writable",
-            details=details,
+            f"cannot write {name}: the folder {os.fspath(folder)!r} is not writable: "
+            f"{exc.strerror or exc}",
+            details={**details, "errno": exc.errno},
             hint="choose a folder that you may write to",
-        )
+        ) from exc
 
 
 def file_entry(

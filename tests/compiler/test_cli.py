@@ -18,6 +18,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from qbcompiler.cli import main
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 COMMANDS = [
@@ -81,8 +83,33 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(data: Path) -> Run:
-    """Run the command line in the data folder."""
+def run(data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in the data folder, in this process (a new one costs a second)."""
+
+    def call(
+        *args: str | Path, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            patch.chdir(data)
+            for name in os.environ:
+                if name.startswith("QBCOMPILER_"):
+                    patch.delenv(name)
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            capfd.readouterr()
+            try:
+                code = main([str(a) for a in args])
+            except SystemExit as exc:  # --help
+                code = int(exc.code or 0)
+            out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(args, code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def spawn(data: Path) -> Run:
+    """Run the command line in the data folder, as a process of its own."""
 
     def call(
         *args: str | Path, env: dict[str, str] | None = None, **kwargs: Any
@@ -129,9 +156,9 @@ BUILD = ["--calib-data-path", "cal", "--target-device", "regulus-rb"]
 # -- the main job ---------------------------------------------------------------------------
 
 
-def test_compile_as_the_manual_has_it(run: Run, data: Path, tmp_path: Path) -> None:
+def test_compile_as_the_manual_has_it(spawn: Run, data: Path, tmp_path: Path) -> None:
     output = tmp_path / "model.mxq"
-    done = run(
+    done = spawn(
         "compile",
         *("--model", "m.onnx", "--backend", "onnx", "--calib-data-path", "cal"),
         *("--target-device", "regulus-rb", "--output", output),
@@ -276,14 +303,22 @@ def test_compile_for_every_device(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["1", "true", "YES", "on"])
-def test_the_protocol_has_standard_output_to_itself(
-    run: Run, data: Path, tmp_path: Path, value: str
-) -> None:
+def test_each_way_to_ask_for_the_protocol(run: Run, value: str) -> None:
+    (message,) = messages(run("presets", env={"QBCOMPILER_JSONL": value}))
+    assert message["type"] == "result"
+
+
+@pytest.mark.parametrize("value", ["0", "", "off"])
+def test_each_way_not_to(run: Run, value: str) -> None:
+    assert "yolo_640 (extends" in run("presets", env={"QBCOMPILER_JSONL": value}).stdout
+
+
+def test_the_protocol_has_standard_output_to_itself(spawn: Run, tmp_path: Path) -> None:
     output = tmp_path / "m.mxq"
-    done = run(
+    done = spawn(
         *("compile", "--model", "m.onnx", *BUILD, "--output", output),
         *("--mblt-save-path", tmp_path / "m.mblt", "--report-path", tmp_path / "r.json"),
-        env={"QBCOMPILER_JSONL": value},
+        env={"QBCOMPILER_JSONL": "1"},
     )
     assert done.returncode == 0, done.stderr
     found = messages(done)
@@ -469,7 +504,7 @@ def test_a_signal_ends_it_cleanly(data: Path, tmp_path: Path, number: signal.Sig
     many = tmp_path / "many"
     many.mkdir()
     sample = np.load(data / "cal" / "0.npy")
-    for i in range(3000):
+    for i in range(2000):
         np.save(many / f"{i}.npy", sample)
     output = tmp_path / "out"
     output.mkdir()
