@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from examples import prepare_ocr_calibration
 
 from .support.fetch_models import MODELS, missing
+from .support.servers import new_database, postgres_server, s3_server, valkey_server
 
 ROOT = Path(__file__).resolve().parents[1]
+DIGITS = ROOT / "tests" / "data"
 
 
 @pytest.fixture(scope="session")
@@ -63,3 +69,62 @@ def ocr_held_out() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     )
     images = np.stack([sample.pixels.transpose(2, 0, 1) for sample in samples])
     return images, np.array([sample.label for sample in samples])
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A real Postgres server; make databases in it with ``new_database``."""
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    """The broker URL of a real Valkey server."""
+    with valkey_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The endpoint of an S3 server."""
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def any_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'test.sqlite3'}"
+    return new_database(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture(scope="session")
+def digits_cnn() -> Path:
+    """A trained CNN: ``image`` [batch, 1, 8, 8] in 0..1 to ``logits`` [batch, 10]."""
+    return DIGITS / "digits_cnn.onnx"
+
+
+@pytest.fixture(scope="session")
+def digits_vit() -> Path:
+    """A trained vision transformer with the CNN's input and output."""
+    return DIGITS / "digits_vit.onnx"
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images [N, 1, 8, 8] float32 in 0..1 and labels [N] of both networks."""
+
+    train_images: NDArray[np.float32]
+    test_images: NDArray[np.float32]
+    train_labels: NDArray[np.int64]
+    test_labels: NDArray[np.int64]
+
+
+@pytest.fixture(scope="session")
+def digits() -> Digits:
+    """The split that the networks were trained with; see ``tests/data/README.md``."""
+    data = load_digits()
+    images = (data.images / 16.0).astype(np.float32)[:, None]
+    return Digits(*train_test_split(images, data.target, test_size=0.25, random_state=0))
