@@ -1,0 +1,282 @@
+"""An attempt at a build, from claim to artifacts, with stand-in engines on both databases."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from service.db import (
+    ArtifactStore,
+    BuildStore,
+    Database,
+    JobStore,
+    JobView,
+    NewJob,
+    Reconciler,
+    run_migrations,
+)
+from service.domain import (
+    DEFAULT_PROJECT,
+    ArtifactKind,
+    BuildSpec,
+    CacheMode,
+    FileRef,
+    JobKind,
+    ModelFormat,
+    ModelInput,
+    State,
+)
+from service.settings import EngineSettings, Settings
+from service.storage import LocalStore
+from worker.build import Builder, clean_scratch, scratch_root
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+MODEL = b"a model, as far as the stand-in can tell"
+
+
+@dataclass
+class House:
+    """A database, an object store and a builder over them."""
+
+    settings: Settings
+    db: Database
+    builds: BuildStore
+    jobs: JobStore
+    store: LocalStore
+    builder: Builder
+
+    def submit(self, **more: object) -> JobView:
+        digest = hashlib.sha256(MODEL).hexdigest()
+        spec = BuildSpec(
+            kind=JobKind.COMPILE,
+            engine="stand-in",
+            engine_version="1",
+            model=ModelInput(
+                ModelFormat.ONNX, digest, (FileRef("model.onnx", digest, len(MODEL)),)
+            ),
+            target_device="regulus-rb",
+            inference_scheme="single",
+        )
+        job = self.jobs.submit(
+            NewJob(
+                project=DEFAULT_PROJECT,
+                spec=spec,
+                request={"type": "compile"},
+                queue="qb.stand-in",
+                priority=5,
+                queue_limit_s=3600,
+                cache_mode=CacheMode.OFF,
+                **{"run_limit_s": 60, **more},  # type: ignore[arg-type]
+            )
+        ).job
+        return self.job(job.id)
+
+    def job(self, job_id: str) -> JobView:
+        view = self.jobs.get(DEFAULT_PROJECT, job_id)
+        assert view is not None
+        return view
+
+    def log(self, view: JobView) -> str:
+        chunks = self.jobs.log_chunks(view.job.build_id, 0)
+        return "".join(str(c.data["text"]) for c in chunks)
+
+
+Make = Callable[[str], House]
+
+
+@pytest.fixture
+def house(any_database_url: str, tmp_path: Path) -> Iterator[Make]:
+    opened: list[Database] = []
+
+    def make(behaviour: str) -> House:
+        settings = Settings(
+            data_dir=tmp_path / "data",
+            database_url=any_database_url,
+            heartbeat_seconds=0.1,
+            lease_seconds=2.0,
+            engines={
+                "stand-in": EngineSettings(
+                    command=[sys.executable, str(STAND_IN), behaviour], version="1"
+                )
+            },
+        )
+        run_migrations(any_database_url)
+        db = Database(any_database_url)
+        opened.append(db)
+        store = LocalStore(tmp_path / "objects")
+        upload = tmp_path / "upload"
+        upload.write_bytes(MODEL)
+        store.put_file(upload, hashlib.sha256(MODEL).hexdigest())
+        builds = BuildStore(db, settings.lease_policy())
+        return House(
+            settings, db, builds, JobStore(db), store, Builder(settings, builds, store, "test:1")
+        )
+
+    yield make
+    for db in opened:
+        db.close()
+
+
+def test_a_build_ends_with_artifacts_log_and_usage(house: Make) -> None:
+    h = house("good")
+    view = h.submit()
+    assert h.builder.run(view.job.build_id)
+    view = h.job(view.job.id)
+    assert view.job.state is State.SUCCEEDED
+    artifacts = ArtifactStore(h.db).of_builds([view.job.build_id])[view.job.build_id]
+    assert {a.kind for a in artifacts} == {
+        ArtifactKind.MBLT,
+        ArtifactKind.MXQ,
+        ArtifactKind.REPORT,
+        ArtifactKind.LOG,
+    }
+    for artifact in artifacts:
+        data = b"".join(h.store.read(artifact.sha256))
+        assert hashlib.sha256(data).hexdigest() == artifact.sha256
+        assert len(data) == artifact.size
+    assert "a line on standard error" in h.log(view)
+    (attempt,) = h.builds.attempts(view.job.build_id)
+    assert attempt.peak_memory_bytes and attempt.cpu_seconds is not None
+    assert list(scratch_root(h.settings).iterdir()) == []
+
+
+def test_a_second_message_changes_nothing(house: Make) -> None:
+    h = house("good")
+    view = h.submit()
+    assert h.builder.run(view.job.build_id)
+    assert not h.builder.run(view.job.build_id)
+    assert not h.builder.run("bld_unknown")
+    assert len(h.builds.attempts(view.job.build_id)) == 1
+
+
+def test_of_two_workers_one_has_the_build(house: Make) -> None:
+    h = house("slow:0.5")
+    view = h.submit()
+    other = Builder(h.settings, h.builds, h.store, "test:2")
+    got: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda b=b: got.append(b.run(view.job.build_id)))  # type: ignore[misc]
+        for b in (h.builder, other)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert sorted(got) == [False, True]
+    assert h.job(view.job.id).job.state is State.SUCCEEDED
+
+
+def test_the_engines_fault_is_the_jobs_error(house: Make) -> None:
+    h = house("fault")
+    view = h.submit()
+    h.builder.run(view.job.build_id)
+    job = h.job(view.job.id).job
+    assert job.state is State.FAILED and job.failure is not None
+    assert (job.failure.code, job.failure.hint) == ("MODEL_LOAD_ERROR", "give a model")
+
+
+def test_a_run_limit_ends_timed_out(house: Make) -> None:
+    h = house("hang")
+    view = h.submit(run_limit_s=1)
+    h.builder.run(view.job.build_id)
+    job = h.job(view.job.id).job
+    assert job.state is State.TIMED_OUT and job.failure is not None
+    assert job.failure.code == "JOB_TIMEOUT"
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "ignore_sigterm"])
+def test_cancel_kills_within_two_seconds(behaviour: str, house: Make) -> None:
+    h = house(behaviour)
+    view = h.submit()
+    thread = threading.Thread(target=h.builder.run, args=(view.job.build_id,))
+    thread.start()
+    while h.job(view.job.id).job.state is not State.RUNNING:
+        time.sleep(0.02)
+    time.sleep(0.4)
+    at = time.monotonic()
+    h.jobs.cancel(DEFAULT_PROJECT, view.job.id)
+    thread.join(10)
+    assert time.monotonic() - at < 2.0
+    assert h.job(view.job.id).job.state is State.CANCELLED
+
+
+def test_a_compiler_killed_from_outside_is_tried_three_times(house: Make) -> None:
+    h = house("killed")
+    view = h.submit()
+    states = []
+    for _ in range(4):
+        h.builder.run(view.job.build_id)
+        states.append(h.job(view.job.id).job.state)
+    assert states == [State.QUEUED, State.QUEUED, State.FAILED, State.FAILED]
+    job = h.job(view.job.id).job
+    assert job.failure is not None and job.failure.code == "WORKER_LOST"
+    assert len(h.builds.attempts(view.job.build_id)) == 3
+
+
+def test_a_stopping_worker_puts_the_build_back_uncounted(house: Make) -> None:
+    h = house("hang")
+    view = h.submit()
+    thread = threading.Thread(target=h.builder.run, args=(view.job.build_id,))
+    thread.start()
+    while h.job(view.job.id).job.state is not State.RUNNING:
+        time.sleep(0.02)
+    h.builder.stopping.set()
+    thread.join(10)
+    build = h.builds.get(view.job.build_id)
+    assert build is not None and build.state is State.QUEUED and build.losses == 0
+
+
+def test_a_worker_that_lost_its_lease_drops_its_result(house: Make) -> None:
+    """The slow one comes back after the build was given to another."""
+    h = house("slow:1.5")
+    view = h.submit()
+    thread = threading.Thread(target=h.builder.run, args=(view.job.build_id,))
+    thread.start()
+    while h.job(view.job.id).job.state is not State.RUNNING:
+        time.sleep(0.02)
+    reconciler = Reconciler(h.db, h.settings.lease_policy())
+    assert reconciler.expire_leases("test:1") == 1
+    reconciler.run_once()
+    second = h.builds.claim(view.job.build_id, "test:2")
+    assert second is not None and second.fencing == 2
+    thread.join(10)
+    build = h.builds.get(view.job.build_id)
+    assert build is not None and build.state is State.RUNNING and build.fencing == 2
+    assert not ArtifactStore(h.db).of_builds([build.id]).get(build.id)
+
+
+def test_a_missing_object_fails_with_no_path_told(house: Make) -> None:
+    h = house("good")
+    view = h.submit()
+    h.store.delete(hashlib.sha256(MODEL).hexdigest())
+    h.builder.run(view.job.build_id)
+    job = h.job(view.job.id).job
+    assert job.state is State.FAILED and job.failure is not None
+    assert job.failure.code == "OUTPUT_WRITE_ERROR"
+    assert "/" not in job.failure.message
+
+
+def test_an_unknown_engine_is_named(house: Make) -> None:
+    h = house("good")
+    view = h.submit()
+    bare = Builder(Settings(data_dir=h.settings.data_dir), h.builds, h.store, "test:3")
+    bare.run(view.job.build_id)
+    job = h.job(view.job.id).job
+    assert job.failure is not None and "no engine 'stand-in'" in job.failure.message
+
+
+def test_scratch_of_dead_workers_is_cleared(house: Make) -> None:
+    h = house("good")
+    root = scratch_root(h.settings)
+    (root / "bld_x.1.999999999.abc").mkdir(parents=True)
+    mine = root / f"bld_x.1.{__import__('os').getpid()}.abc"
+    mine.mkdir()
+    assert clean_scratch(h.settings) == 1
+    assert [p.name for p in root.iterdir()] == [mine.name]
