@@ -7,7 +7,12 @@ import threading
 import numpy as np
 import pytest
 
-from qbcompiler.errors import ArgumentError, DeviceSchemeError, InternalError
+from qbcompiler.errors import (
+    ArgumentError,
+    DeviceSchemeError,
+    InternalError,
+    ResourceLimitError,
+)
 from qbcompiler.ops.fixedpoint import dequantize
 from qbcompiler.ops.fixedpoint import quantize as to_grid
 from qbcompiler.package import write_mxq
@@ -133,6 +138,18 @@ def test_a_layer_that_fails_is_named(net):
     finally:
         layer.tensors["weight"] = kept
     assert caught.value.details == {"layer": "c1", "operator": "Convolution"}
+
+
+def test_a_layer_that_needs_too_much_memory_says_so(net):
+    _, int_graph, data = net
+    attrs = int_graph.layers[0].attrs
+    kept = attrs["pads"]
+    attrs["pads"] = [1 << 26] * 4
+    try:
+        with pytest.raises(ResourceLimitError, match=r"layer 'c1' \(Convolution\): out of memory"):
+            IntegerEngine(int_graph).run(data[0])
+    finally:
+        attrs["pads"] = kept
 
 
 # -- metrics ------------------------------------------------------------------------------

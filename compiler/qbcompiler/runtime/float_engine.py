@@ -19,6 +19,7 @@ from ..frontend.export import Reduction, export_graph
 from ..frontend.reference import ReferenceEngine
 from ..ir import Array, DType, Graph, Node
 from ..ops import Registry
+from .known_gaps import known_gap
 from .segments import SegmentedEngine, cut_segments
 
 __all__ = ["FloatEngine", "Optimization", "Reduction"]
@@ -156,7 +157,8 @@ def _make_engine(
     graph: Graph, outputs: Sequence[str], reductions: Sequence[Reduction], settings: _Settings
 ) -> _Session | _Reduced:
     """Return one ONNX Runtime session, or segments where it refuses some layer."""
-    if not any(_has_extended(graph, n) for n in graph.nodes):
+    avoided = {n.name for n in graph.nodes if _has_extended(graph, n) or known_gap(n, graph)}
+    if not avoided:
         try:
             return _Session(graph, outputs, reductions, settings)
         except InternalError as exc:
@@ -164,9 +166,8 @@ def _make_engine(
             if not refused:
                 raise exc
     else:
-        refused = {n.name for n in graph.nodes if _has_extended(graph, n)}
-        rest = graph.subgraph("rest", [n for n in graph if n.name not in refused], [])
-        refused |= _refused_layers(rest, settings)
+        rest = graph.subgraph("rest", [n for n in graph.nodes if n.name not in avoided], [])
+        refused = avoided | _refused_layers(rest, settings)
     wanted = list(dict.fromkeys([*outputs, *(r.value for r in reductions)]))
     segments = cut_segments(graph, wanted, lambda n: n.name in refused)
     engines: list[Any] = [

@@ -134,11 +134,11 @@ class IntegerEngine:
         where = {"layer": layer.name, "operator": layer.op}
         try:
             results = self._specs[layer.op].run(layer, arrays, params, self._kernels[index])
-        except MemoryError as exc:
-            raise ResourceLimitError(
-                f"layer {layer.name!r} ({layer.op}): out of memory", details=where
-            ) from exc
         except Exception as exc:
+            if _out_of_memory(exc):
+                raise ResourceLimitError(
+                    f"layer {layer.name!r} ({layer.op}): out of memory", details=where
+                ) from exc
             raise InternalError(
                 f"layer {layer.name!r} ({layer.op}) failed: {exc}", details=where
             ) from exc
@@ -159,3 +159,10 @@ class IntegerEngine:
                 f"layer {layer.name!r} ({layer.op}) made too few outputs", details=where
             )
         return made
+
+
+def _out_of_memory(exc: Exception) -> bool:
+    # ONNX Runtime reports C++'s bad_alloc and its own arena in words only.
+    return isinstance(exc, MemoryError) or any(
+        words in str(exc) for words in ("bad_alloc", "Failed to allocate memory")
+    )

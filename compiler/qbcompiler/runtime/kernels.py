@@ -363,7 +363,7 @@ def _session(model: bytes, threads: int) -> ort.InferenceSession:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # The default, stated because exactness rests on it: no bfloat16 products on Arm.
     options.add_session_config_entry("mlas.enable_gemm_fastmath_arm64_bfloat16", "0")
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # failures come back as exceptions
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
