@@ -8,7 +8,7 @@ import socket
 import threading
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery, bootsteps, signals
 
 from service.broker import TASK_RUN_BUILD, broker_options
 from service.db import BuildStore, Database
@@ -22,6 +22,8 @@ __all__ = ["create_worker_app", "queues_of", "run_worker", "worker_name"]
 
 _log = logging.getLogger(__name__)
 
+_POLL_SECONDS = 0.1
+
 
 def worker_name() -> str:
     """Return the name under which this process's attempts are recorded."""
@@ -34,10 +36,31 @@ def queues_of(settings: Settings) -> list[str]:
     return list(dict.fromkeys(settings.queue_of(name) for name in names))
 
 
+class _Pulse(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Turns Celery's event loop several times a second.
+
+    With prefetching off, the loop asks for a message only when a thread is free; a thread that
+    becomes free does not wake it, and its own pause is a second.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        self._timer = consumer.timer.call_repeatedly(_POLL_SECONDS, _nothing)
+
+    def stop(self, consumer: Any) -> None:
+        self._timer.cancel()
+
+
+def _nothing() -> None:
+    return None
+
+
 def create_worker_app(settings: Settings, builder: Builder) -> Celery:
     """Return the application with its one task, which does builds with ``builder``."""
     app = Celery("qb-worker", broker=settings.effective_broker_url, set_as_current=False)
     app.conf.update(broker_options())
+    app.steps["consumer"].add(_Pulse)
     app.conf.update(
         # one message for each free thread: a long build must not hold short ones back
         worker_prefetch_multiplier=1,
