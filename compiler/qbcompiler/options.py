@@ -221,6 +221,8 @@ def make_plan(options: CompileOptions, *, device: str | None) -> Plan:
         compile_config=options.get("compile_config"),
         preset=options.get("config_preset"),
     )
+    reporter.verbose = reporter.verbose or resolved.config.debug
+    reporter.trace = reporter.trace or resolved.config.trace
     for note in resolved.notes:
         reporter.info(note)
     config = resolved.config

@@ -66,9 +66,13 @@ class Reporter:
     Attributes:
         seconds: wall-clock seconds of each finished phase, in order.
         warnings: the text of each warning, in order.
+        verbose: whether informational lines are shown where only a person reads.
+        trace: whether the traceback of an internal fault is wanted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, verbose: bool = False) -> None:
+        self.verbose = verbose
+        self.trace = verbose
         self.seconds: dict[str, float] = {}
         self.warnings: list[str] = []
 
@@ -178,9 +182,8 @@ class PlainReporter(Reporter):
     def __init__(
         self, stream: IO[str] | None = None, *, verbose: bool = False, quiet: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__(verbose=verbose)
         self._stream = sys.stderr if stream is None else stream
-        self._verbose = verbose
         self._quiet = quiet
         self._tenth = -1
 
@@ -200,7 +203,7 @@ class PlainReporter(Reporter):
                 self._write(
                     f"{_TITLES[message['phase']]}: {message['current']} of {message['total']}"
                 )
-        elif kind == "log" and (message["level"] != "info" or self._verbose):
+        elif kind == "log" and (message["level"] != "info" or self.verbose):
             prefix = "" if message["level"] == "info" else f"{message['level'].upper()}: "
             self._write(prefix + message["message"])
 
@@ -218,13 +221,12 @@ class TerminalReporter(Reporter):
     """
 
     def __init__(self, stream: IO[str] | None = None, *, verbose: bool = False) -> None:
-        super().__init__()
+        super().__init__(verbose=verbose)
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeElapsedColumn as Elapsed
 
         self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
-        self._verbose = verbose
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -247,7 +249,7 @@ class TerminalReporter(Reporter):
                 completed=message["current"],
                 total=max(1, message["total"]),
             )
-        elif kind == "log" and (message["level"] != "info" or self._verbose):
+        elif kind == "log" and (message["level"] != "info" or self.verbose):
             style = {"warning": "yellow", "error": "red"}.get(message["level"])
             prefix = "" if message["level"] == "info" else f"{message['level'].upper()}: "
             self._console.print(prefix + message["message"], style=style, markup=False)

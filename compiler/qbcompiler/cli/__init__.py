@@ -88,14 +88,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None, reporter: Reporter) -> int:
-    trace = os.environ.get(TRACE_VARIABLE, "").lower() in ("1", "true", "yes", "on")
     try:
         args = build_parser(_HANDLERS).parse_args(argv)
     except QbCompilerError as exc:
         return _fail(exc, reporter)
-    trace = trace or args.verbose
     if type(reporter) is Reporter:
         reporter = _console(args)
+    asked = os.environ.get(TRACE_VARIABLE, "").lower() in ("1", "true", "yes", "on")
+    reporter.trace = asked or args.verbose
     try:
         code: int = args.run(args, reporter)
         reporter.close()
@@ -106,7 +106,7 @@ def _run(argv: Sequence[str] | None, reporter: Reporter) -> int:
     except Exception as exc:
         reporter.close()
         error = as_error(exc)
-        if trace and error.code == "INTERNAL_ERROR":
+        if reporter.trace and error.code == "INTERNAL_ERROR":
             traceback.print_exc()
         return _fail(error, reporter)
     except BaseException:

@@ -41,7 +41,7 @@ class _Histogram(Section):
         "divergence (kl).",
     )
     bins: Annotated[int, Field(ge=128, le=65_536)] = Field(
-        default=2048, description="Bins of each tensor's histogram of absolute values."
+        default=2048, description="Bins of the distributions that the kl criterion compares."
     )
 
 
