@@ -221,8 +221,7 @@ def read_provenance(path: StrPath) -> dict[str, Any]:
 
     ``compiler``, ``source`` (SHA-256, producer, opset), ``parse_options`` and, for an MXQ, device,
     schemes, preset, configuration and calibration come from the file; ``caller`` is what
-    ``OUTPUT.provenance.json`` beside it says, or None. It is left out when it belongs to other
-    bytes.
+    ``OUTPUT.provenance.json`` beside it says, or None where that is missing or of other bytes.
 
     Raises:
         ArgumentError: the file cannot be opened.
@@ -234,10 +233,7 @@ def read_provenance(path: StrPath) -> dict[str, Any]:
     keys = ["kind", "format", "compiler", "source", "parse_options", "device", "cpu_offload"]
     if data["kind"] == "mxq":
         keys += ["schemes", "preset", "engine", "config", "calibration"]
-    caller = read_sidecar(path)
-    if caller is not None and caller["output"]["sha256"] != file_entry("", path)["sha256"]:
-        caller = None
-    return {**{key: data[key] for key in keys}, "caller": caller}
+    return {**{key: data[key] for key in keys}, "caller": read_sidecar(path)}
 
 
 def get_body_subgraph(mblt_path: StrPath, output_path: StrPath) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import FormatError
-from .paths import write_bytes
+from .paths import file_entry, write_bytes
 
 __all__ = ["read_sidecar", "sidecar_path", "write_sidecar"]
 
@@ -73,8 +73,12 @@ def write_sidecar(
     return path
 
 
-def read_sidecar(output: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return an output's provenance file, None where there is none.
+def read_sidecar(output: str | os.PathLike[str], *, verify: bool = True) -> dict[str, Any] | None:
+    """Return an output's provenance file; None where there is none, or it is of other bytes.
+
+    Args:
+        output: the MBLT or MXQ.
+        verify: compare the SHA-256, which reads the whole output; else its size alone.
 
     Raises:
         FormatError: the file is not what :func:`write_sidecar` writes.
@@ -87,12 +91,17 @@ def read_sidecar(output: str | os.PathLike[str]) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as exc:
-        raise FormatError(
-            f"{path.name}: cannot be read: {exc}", details={"path": os.fspath(path)}
-        ) from exc
+        raise _malformed(path, f"cannot be read: {exc}") from exc
     if not isinstance(data, dict) or data.get("version") != _VERSION:
-        raise FormatError(
-            f"{path.name}: not a provenance file of version {_VERSION}",
-            details={"path": os.fspath(path)},
-        )
-    return data
+        raise _malformed(path, f"not a provenance file of version {_VERSION}")
+    made = data.get("output")
+    if not isinstance(made, dict):
+        raise _malformed(path, "it does not say which output it belongs to")
+    same = made.get("size") == Path(output).stat().st_size
+    if same and verify:
+        same = made.get("sha256") == file_entry("", output)["sha256"]
+    return data if same else None
+
+
+def _malformed(path: Path, reason: str) -> FormatError:
+    return FormatError(f"{path.name}: {reason}", details={"path": os.fspath(path)})
