@@ -13,7 +13,7 @@ from ..errors import CalibrationDataError, CalibrationMissingError
 from ..ir import Array, DType
 from .digest import combine, sample_digest
 from .doubts import Doubts
-from .layouts import fit_layout, to_dtype, to_hwc
+from .layouts import check_finite, fit_layout, to_dtype, to_hwc
 from .preprocessing import Pipeline, Preprocessing
 from .random_data import RandomSpec, random_sample
 from .readers import ReadContext, reader_for
@@ -253,6 +253,7 @@ class FileDataset(_Base):
         self, array: Array, is_image: bool, spec: InputSpec, index: int, sample: str
     ) -> Array:
         """Preprocess, fit and convert one tensor of a sample."""
+        check_finite(array, spec, sample)
         rule = self._preprocessing.of(spec.name)
         image = None
         if rule.pipeline is not None and (is_image or not _prepared(array, spec)):
@@ -324,8 +325,17 @@ def _picture(array: Array, spec: InputSpec, sample: str) -> Array:
     """Return a picture [height, width, channels] in the input's layout; no guessing needed."""
     size = spec.image_size
     assert size is not None
+    if spec.shape[0] != 1:
+        raise data_error(
+            f"input {spec.name!r} takes a batch of {spec.shape[0]}, an image is one",
+            sample=sample,
+            input=spec.name,
+            expected=list(spec.shape),
+            got=list(array.shape),
+            hint=f"bind the batch to 1, or give .npy samples of shape {list(spec.shape)}",
+        )
     channels = spec.shape[1] if spec.layout == "NCHW" else spec.shape[3]
-    if array.shape != (*size, channels) or spec.shape[0] != 1:
+    if array.shape != (*size, channels):
         height, width = array.shape[:2]
         raise data_error(
             f"the image is {height}x{width}x{array.shape[2]} (height x width x channels), input "

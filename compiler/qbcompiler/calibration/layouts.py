@@ -13,7 +13,7 @@ import numpy as np
 from ..ir import Array, DType
 from .spec import InputSpec, data_error
 
-__all__ = ["Fit", "fit_layout", "fits", "to_dtype", "to_hwc"]
+__all__ = ["Fit", "check_finite", "fit_layout", "fits", "to_dtype", "to_hwc"]
 
 _IMAGE_CHANNELS = (1, 3, 4)
 
@@ -170,13 +170,14 @@ def to_dtype(array: Array, spec: InputSpec, sample: str) -> Array:
     if target.is_float and (kind == "f" or array.dtype == np.uint8):
         with np.errstate(over="ignore"):
             result = np.ascontiguousarray(array, dtype=target.numpy).reshape(array.shape)
-        _check_finite(array, result, spec, sample)
+        check_finite(result, spec, sample, "the model's element type cannot hold it")
         return result
     if target.is_integer and kind in "iu":
         info = np.iinfo(target.value)
         if array.size and (int(array.min()) < info.min or int(array.max()) > info.max):
             raise data_error(
-                f"input {spec.name!r} has values that {target.value} cannot hold",
+                f"input {spec.name!r} has values {int(array.min())}..{int(array.max())}, "
+                f"which {target.value} cannot hold",
                 sample=sample,
                 input=spec.name,
                 expected=f"{info.min}..{info.max}",
@@ -188,7 +189,7 @@ def to_dtype(array: Array, spec: InputSpec, sample: str) -> Array:
     ):
         return np.ascontiguousarray(array, dtype=np.bool_).reshape(array.shape)
     raise data_error(
-        f"input {spec.name!r} has element type {array.dtype.name}",
+        f"input {spec.name!r} has element type {array.dtype.name}, the model takes {target.value}",
         sample=sample,
         input=spec.name,
         expected=target.value,
@@ -197,18 +198,21 @@ def to_dtype(array: Array, spec: InputSpec, sample: str) -> Array:
     )
 
 
-def _check_finite(array: Array, result: Array, spec: InputSpec, sample: str) -> None:
-    if result.dtype.kind != "f" or np.isfinite(result).all():
+def check_finite(array: Array, spec: InputSpec, sample: str, why: str = "") -> None:
+    """Refuse NaN and infinities; the error tells the first one's place in ``array``.
+
+    Raises:
+        CalibrationDataError: a value is not finite.
+    """
+    if array.dtype.kind != "f" or np.isfinite(array).all():
         return
-    where = np.argwhere(~np.isfinite(result))
+    where = np.argwhere(~np.isfinite(array))
     index = [int(i) for i in where[0]]
     value = float(array[tuple(index)])
-    text = "NaN" if np.isnan(value) else f"{value:g}"
-    what = f"{text} at index {index}"
-    if np.isfinite(value):
-        what += f", beyond {result.dtype.name}"
+    what = f"{'NaN' if np.isnan(value) else value} at index {index}"
+    count = "a value that is" if len(where) == 1 else f"{len(where)} values that are"
     raise data_error(
-        f"input {spec.name!r} has {len(where)} values that are not finite, the first {what}",
+        f"input {spec.name!r} has {count} not finite, first {what}{why and f' ({why})'}",
         sample=sample,
         input=spec.name,
         expected="finite values",

@@ -132,7 +132,7 @@ def _folder(root: Path, inputs: Sequence[str] | None, limits: Limits) -> Found:
     if not found.samples:
         seen = f"{count} files, none of them a sample" if count else "no file"
         raise data_error(
-            f"the calibration folder {root.name!r} has no samples",
+            f"the calibration folder {root.name!r} has no samples: {seen}",
             path=str(root),
             expected=f"files ending in {' '.join(EXTENSIONS)}",
             got=seen,

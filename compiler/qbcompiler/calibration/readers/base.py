@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ...errors import CalibrationDataError
+from ...errors import CalibrationDataError, ResourceLimitError
 from ...ir import Array
 from ..spec import Limits, data_error
 
@@ -71,7 +71,7 @@ def opening(path: Path, context: ReadContext, what: str) -> Iterator[None]:
     """Turn what goes wrong while reading ``path`` into an error that names the sample."""
     try:
         yield
-    except CalibrationDataError:
+    except (CalibrationDataError, ResourceLimitError):
         raise
     except FileNotFoundError:
         raise data_error(
@@ -85,8 +85,9 @@ def opening(path: Path, context: ReadContext, what: str) -> Iterator[None]:
             f"the file cannot be opened: {exc.strerror}", sample=context.sample, path=path.name
         ) from None
     except MemoryError:
-        raise data_error(
-            f"the {what} needs more memory than there is", sample=context.sample, path=path.name
+        raise ResourceLimitError(
+            f"calibration sample {context.sample!r}: the {what} needs more memory than there is",
+            details={"sample": context.sample, "path": path.name},
         ) from None
     except Exception as exc:
         reason = " ".join(str(exc).split())[:300] or type(exc).__name__
@@ -107,14 +108,14 @@ def check_dtype(dtype: np.dtype[np.generic], context: ReadContext, tensor: str |
     label = f"tensor {tensor!r} " if tensor else "the array "
     if dtype.hasobject:
         raise data_error(
-            f"{label}holds Python objects, which are never loaded",
+            f"{label}holds Python objects, which are never loaded, instead of numbers",
             sample=context.sample,
             expected="an array of numbers",
             got=f"dtype {dtype}",
             hint="save it as numbers: np.save(path, np.asarray(x, dtype=np.float32))",
         )
     raise data_error(
-        f"{label}has element type {dtype}",
+        f"{label}has element type {dtype}, which is no tensor's",
         sample=context.sample,
         expected="float16, float32, float64, an integer type or bool",
         got=f"dtype {dtype}",

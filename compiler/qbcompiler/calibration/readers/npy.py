@@ -7,6 +7,7 @@ from typing import IO
 
 import numpy as np
 
+from ...errors import CalibrationDataError
 from ...ir import Array
 from ..spec import data_error
 from .base import Content, ReadContext, check_dtype, check_size, opening
@@ -40,13 +41,7 @@ def read_npy(
     check_dtype(dtype, context, tensor)
     nbytes = check_size(shape, dtype, context, tensor)
     if available is not None and available - stream.tell() < nbytes:
-        raise data_error(
-            "the file is truncated",
-            sample=context.sample,
-            expected=f"{nbytes} bytes of data for {dtype.name}{list(shape)}",
-            got=f"{max(0, available - stream.tell())} bytes",
-            hint="write the file again, or remove the sample",
-        )
+        raise _truncated(context, nbytes, max(0, available - stream.tell()), shape, dtype)
     # the destination is allocated only now, so that a short file cannot ask for much
     data = bytearray(nbytes)
     view = memoryview(data)
@@ -54,18 +49,28 @@ def read_npy(
     while filled < nbytes:
         block = stream.read(min(nbytes - filled, 1 << 22))
         if not block:
-            raise data_error(
-                "the file is truncated",
-                sample=context.sample,
-                expected=f"{nbytes} bytes of data for {dtype.name}{list(shape)}",
-                got=f"{filled} bytes",
-                hint="write the file again, or remove the sample",
-            )
+            raise _truncated(context, nbytes, filled, shape, dtype)
         view[filled : filled + len(block)] = block
         filled += len(block)
     flat: Array = np.frombuffer(data, dtype=dtype)
     array = flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)
     return array.astype(dtype.newbyteorder("="), copy=False)
+
+
+def _truncated(
+    context: ReadContext,
+    wanted: int,
+    found: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[np.generic],
+) -> CalibrationDataError:
+    return data_error(
+        f"the file is truncated: {found} of {wanted} bytes of data",
+        sample=context.sample,
+        expected=f"{wanted} bytes for {dtype.name}{list(shape)}",
+        got=f"{found} bytes",
+        hint="write the file again, or remove the sample",
+    )
 
 
 class NpyReader:

@@ -81,7 +81,7 @@ class SquaredError:
     """Chooses the range of least squared error.
 
     With a zero point the ends are whole steps from zero, as on the grid itself, so an end may lie
-    up to a step beyond what was observed.
+    up to two steps beyond what was observed.
     """
 
     name = "mse"
@@ -134,7 +134,9 @@ def _asymmetric(below: _Density, above: _Density, low: float, high: float, steps
             np.full_like(shares, now), np.minimum((steps - zero) * step * shares, high)
         )
     # the grid itself: a few more or fewer steps below zero, of a slightly other size
-    zeros, sizes = np.meshgrid(np.arange(-2.0, 3.0) + zero, step * _FINEST, indexing="ij")
-    zeros, sizes = np.clip(zeros.ravel(), 0, steps), sizes.ravel()
+    sizes = np.tile(step * _FINEST, 5)
+    zeros = np.clip(np.repeat(np.arange(-2.0, 3.0) + zero, _FINEST.size), 0, steps)
+    near = ((zeros - 2) * sizes <= low) & ((steps - zeros - 2) * sizes <= high)
+    zeros, sizes = zeros[near], sizes[near]
     at = int(np.argmin(error(sizes, zeros)))
     return 0.0 - float(zeros[at] * sizes[at]), float((steps - zeros[at]) * sizes[at])
