@@ -122,13 +122,32 @@ def quantize(x: Array, params: QuantParams) -> Array:
 
     The division is done in float64 on a float32 scale; NaN becomes the zero point.
     """
-    scaled = np.asarray(x, dtype=np.float64) / params.scale_array(x.ndim).astype(np.float64)
-    q = np.rint(scaled) + params.zero_point
-    q = np.nan_to_num(q, nan=float(params.zero_point), posinf=params.qmax, neginf=params.qmin)
-    return np.asarray(np.clip(q, params.qmin, params.qmax), dtype=params.dtype.numpy)
+    real = np.asarray(x)
+    result: Array = np.empty(real.shape, dtype=params.dtype.numpy)
+    if params.axis is not None or real.ndim == 0:
+        scales = params.scale_array(real.ndim).astype(np.float64)
+        result[...] = _on_grid(real.astype(np.float64) / scales, params)
+        return result
+    scale = np.float64(np.float32(params.scale))
+    flat, out = real.reshape(-1), result.reshape(-1)
+    for start in range(0, flat.size, _PART):
+        part = flat[start : start + _PART].astype(np.float64)
+        part /= scale
+        out[start : start + _PART] = _on_grid(part, params)
+    return result
+
+
+def _on_grid(scaled: NDArray[np.float64], params: QuantParams) -> NDArray[np.float64]:
+    q = np.rint(scaled)
+    q += params.zero_point
+    q = np.minimum(np.maximum(q, params.qmin), params.qmax)
+    return np.where(np.isnan(q), float(params.zero_point), q) if np.isnan(q).any() else q
 
 
 def dequantize(q: Array, params: QuantParams) -> NDArray[np.float32]:
     """Return ``s * (q - z)`` as float32."""
-    centred = q.astype(np.float32) - np.float32(params.zero_point)
-    return np.asarray(centred * params.scale_array(q.ndim), dtype=np.float32)
+    real: NDArray[np.float32] = q.astype(np.float32)
+    if params.zero_point:
+        real -= np.float32(params.zero_point)
+    real *= params.scale_array(q.ndim)
+    return real
