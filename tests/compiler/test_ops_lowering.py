@@ -280,6 +280,8 @@ ACTIVATION = [
     Form("LogSoftmax", (13,), [(2, 3, 4)], {"axis": 0}, ["LogSoftmax"]),
     Form("LogSoftmax", (11,), [(2, 3, 4)], {}, ["Reshape", "LogSoftmax", "Reshape"]),
     Form("LayerNormalization", (17,), [(2, 3, 8), f32(8), f32(8)], {}, ["LayerNormalization"]),
+    Form("InstanceNormalization", (7, 22), [IMAGE, f32(4), f32(4)], {"epsilon": 1e-3}),
+    Form("GroupNormalization", (21,), [IMAGE, f32(4), f32(4)], {"num_groups": 2}),
     Form("LayerNormalization", (17,), [(2, 3, 8), f32(3, 8)], {"axis": 1, "epsilon": 1e-3}),
 ]
 POOL = [

@@ -18,7 +18,12 @@ from .conv import Convolution, Convolution3d, DepthwiseConvolution, GroupConvolu
 from .conv_transpose import TransposeConvolution
 from .logic import Logical, TensorCmp, Where
 from .matmul import MatMul
-from .normalization import LayerNormalization, RmsNormalization
+from .normalization import (
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    RmsNormalization,
+)
 from .onnx_layer import OnnxLayer
 from .pad import Pad
 from .pooling import GlobalAveragePooling, Pooling
@@ -58,6 +63,8 @@ SPECS: list[OpSpec[Any]] = [
     LogSoftmax(),
     LayerNormalization(),
     RmsNormalization(),
+    InstanceNormalization(),
+    GroupNormalization(),
     Pooling(),
     GlobalAveragePooling(),
     ReduceMean(),

@@ -231,7 +231,9 @@ class Transpose(Move[TransposeAttrs]):
         n, c, h, w = x.shape
         apart: tuple[int, ...]
         if node.op_type == "SpaceToDepth":
-            apart, perm = (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4)
+            apart = (n, c, h // b, b, w // b, b)
+            depth_first = str(node.attrs.get("mode", "DCR")) == "DCR"
+            perm = (0, 3, 5, 1, 2, 4) if depth_first else (0, 1, 3, 5, 2, 4)
             final = (n, c * b * b, h // b, w // b)
         elif str(node.attrs.get("mode", "DCR")) == "DCR":
             apart, perm = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
