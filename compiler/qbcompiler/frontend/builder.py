@@ -107,14 +107,18 @@ class GraphBuilder:
     def roll_back(self) -> None:
         """Take back the nodes of a layer whose lowering refused half-way."""
         for node in reversed(self._pending):
-            self.graph.remove_node(node)
-            self.layers.release(node.name)
-            for out in filter(None, node.outputs):
-                self._inner.pop(id(self.graph.values[out]), None)
-                self.graph.remove_value(out)
-                self.values.release(out)
+            self.forget(node)
         self._pending = []
         self._first = None
+
+    def forget(self, node: Node) -> None:
+        """Remove a node whose results nothing reads, and give its names back."""
+        self.graph.remove_node(node)
+        self.layers.release(node.name)
+        for out in filter(None, node.outputs):
+            self._inner.pop(id(self.graph.values[out]), None)
+            self.graph.remove_value(out)
+            self.values.release(out)
 
     def made(self, value: Value) -> bool:
         """Whether the value came from the layer begun last."""

@@ -21,6 +21,9 @@ __all__ = ["FOLD_BYTES", "can_fold", "evaluate"]
 FOLD_BYTES = 1 << 20
 """A result of more bytes is kept only when it is no larger than what it was made of."""
 
+SPREAD_BYTES = 1 << 30
+"""One number spread over a shape costs nothing here (a view), up to this size once written."""
+
 WORK_BYTES = 64 << 20
 """Only movement operators are evaluated on more input bytes."""
 
@@ -77,7 +80,7 @@ def evaluate(op: Op) -> list[Array] | None:
     if outputs is None or len(outputs) < len(op.outputs):
         return None
     outputs = [np.asarray(o) for o in outputs[: len(op.outputs)]]
-    if _too_large(sum(o.nbytes for o in outputs), arrays):
+    if _too_large(sum(_held(o) for o in outputs), arrays):
         return None
     try:
         for output in outputs:
@@ -89,7 +92,13 @@ def evaluate(op: Op) -> list[Array] | None:
 
 
 def _too_large(size: int, arrays: Sequence[Array | None]) -> bool:
-    return size > max(FOLD_BYTES, sum(a.nbytes for a in arrays if a is not None))
+    return size > max(FOLD_BYTES, sum(_held(a) for a in arrays if a is not None))
+
+
+def _held(array: Array) -> int:
+    """Return the bytes in memory behind an array, which may be one number spread out."""
+    shape = zip(array.shape, array.strides, strict=True)
+    return int(array.itemsize) * math.prod(d for d, stride in shape if stride or d == 0)
 
 
 def _grows(op: Op, arrays: Sequence[Array | None]) -> bool:
@@ -97,14 +106,11 @@ def _grows(op: Op, arrays: Sequence[Array | None]) -> bool:
     size = 0
     shape = arrays[1] if len(arrays) > 1 else None
     if op.op_type == "ConstantOfShape" and arrays[0] is not None:
-        size = math.prod(int(d) for d in arrays[0]) * 8
-    elif op.op_type in ("Expand", "Tile") and arrays[0] is not None and shape is not None:
-        size = max(1, arrays[0].size) * math.prod(max(1, int(d)) for d in shape)
-        size *= arrays[0].itemsize
-        if op.op_type == "Expand" and len(shape) >= arrays[0].ndim:
-            size = math.prod(
-                np.broadcast_shapes((1,) * arrays[0].ndim, tuple(int(max(1, d)) for d in shape))
-            ) * max(arrays[0].itemsize, 1)
+        return math.prod(int(d) for d in arrays[0]) * 8 > SPREAD_BYTES
+    if op.op_type == "Expand" and arrays[0] is not None and shape is not None:
+        return math.prod(max(1, int(d)) for d in shape) * arrays[0].nbytes > SPREAD_BYTES
+    if op.op_type == "Tile" and arrays[0] is not None and shape is not None:
+        size = arrays[0].nbytes * math.prod(max(1, int(d)) for d in shape)
     elif op.op_type == "Range" and all(a is not None and a.size == 1 for a in arrays[:3]):
         start, limit, delta = (float(a.item()) for a in arrays[:3] if a is not None)
         size = 8 * int(abs(limit - start) / abs(delta)) if delta else 0
@@ -217,12 +223,12 @@ def _range(op: Op, arrays: Sequence[Any]) -> list[Array] | None:
 def _constant_of_shape(op: Op, arrays: Sequence[Any]) -> list[Array] | None:
     value = op.attrs.get("value")
     fill = np.zeros(1, np.float32) if value is None else np.asarray(value)
-    return [np.full(tuple(int(d) for d in arrays[0]), fill.ravel()[0], dtype=fill.dtype)]
+    return [np.broadcast_to(fill.reshape(-1)[0], tuple(int(d) for d in arrays[0]))]
 
 
 def _expand(op: Op, arrays: Sequence[Any]) -> list[Array] | None:
     shape = np.broadcast_shapes(arrays[0].shape, tuple(int(d) for d in arrays[1]))
-    return [np.ascontiguousarray(np.broadcast_to(arrays[0], shape))]
+    return [np.broadcast_to(arrays[0], shape)]
 
 
 _FAST: dict[str, Fast] = {

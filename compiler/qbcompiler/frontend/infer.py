@@ -10,11 +10,19 @@ import onnx
 from onnx import TypeProto, helper, numpy_helper
 
 from ..ir import DType, TensorType, Value
-from .dtypes import element_type
+from ..ops import EXPORT_OPSET
+from .dtypes import dtype_of, element_name, element_type
 from .export import make_attribute
 from .op import Op, tensor_type
 
-__all__ = ["InferenceError", "infer_types", "node_proto", "schema_of"]
+__all__ = [
+    "InferenceError",
+    "export_version",
+    "infer_types",
+    "node_proto",
+    "ranked_types",
+    "schema_of",
+]
 
 DATA_ELEMENTS = 1024
 """Constants of up to this many elements are shown to the inference (shapes, axes, sizes)."""
@@ -75,12 +83,86 @@ def infer_types(op: Op) -> list[TensorType | None]:
         found = onnx.shape_inference.infer_node_outputs(
             schema, node, types, data, opset_imports=imports
         )
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as exc:
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        RuntimeError,
+        ValueError,
+    ) as exc:
         raise InferenceError(_one_line(exc)) from exc
     result = [tensor_type(found[f"o{k}"]) if f"o{k}" in found else None for k in _range(op)]
     if all(t is not None or not name for t, name in zip(result, op.outputs, strict=True)):
         return result
     return _infer_model(op, node, types, data, result)
+
+
+def ranked_types(op: Op, known: Sequence[TensorType | None]) -> list[TensorType | None]:
+    """Fill in types whose rank is known although a number that is not constant sets the shape."""
+    rank = _rank(op)
+    x = op.value(0)
+    if rank is None or x is None:
+        return list(known)
+    dtype: DType | None = x.type.dtype
+    if op.op_type == "MelWeightMatrix":
+        dtype = dtype_of(int(op.attrs.get("output_datatype", onnx.TensorProto.FLOAT)))
+    if dtype is None:
+        return list(known)
+    dims = [-1] * rank
+    if op.op_type == "Split":
+        dims = list(x.shape)
+        dims[int(op.attrs.get("axis", 0))] = -1
+    return [t or TensorType(dtype, tuple(dims)) for t in known]
+
+
+def _rank(op: Op) -> int | None:
+    x, second = op.value(0), op.value(1)
+    if x is None or op.domain:
+        return None
+    rank = x.type.rank
+    count = second.type.size if second is not None and second.type.is_static else None
+    if op.op_type in ("Split", "MaxUnpool"):
+        return rank
+    if op.op_type == "Unsqueeze":
+        return None if count is None else rank + count
+    if op.op_type == "Squeeze":
+        return None if count is None else rank - count
+    if op.op_type.startswith("Reduce"):
+        if op.attrs.get("keepdims", 1):
+            return rank
+        return None if count is None else rank - (count or rank)
+    return {"STFT": 4, "MelWeightMatrix": 2}.get(op.op_type)
+
+
+_CHANGED = frozenset({"Mod"})
+"""Operators that gained a meaning after the export's opset without a new attribute or type."""
+
+
+def export_version(op: Op) -> int:
+    """Return the opset that an operator which is kept whole is written for.
+
+    The oldest one from :data:`~qbcompiler.ops.EXPORT_OPSET` on that has all its attributes and
+    takes its element types: newer versions mostly just take more types, and runtimes lag behind.
+    """
+    schema = schema_of(op.op_type, op.version, op.domain)
+    if op.domain != "" or schema is None:
+        return op.version
+    if schema.since_version <= EXPORT_OPSET:
+        return EXPORT_OPSET
+    if op.op_type in _CHANGED:
+        return int(schema.since_version)
+    old = schema_of(op.op_type, EXPORT_OPSET, op.domain)
+    if old is None or set(op.attrs) - set(old.attributes):
+        return int(schema.since_version)
+    inputs = list(old.inputs)
+    for index, entity in enumerate(op.inputs):
+        if entity is None:
+            continue
+        if not isinstance(entity, Value) or index >= len(inputs):
+            return int(schema.since_version)
+        name = element_name(element_type(entity.type.dtype))
+        if f"tensor({name})" not in inputs[index].types:
+            return int(schema.since_version)
+    return EXPORT_OPSET
 
 
 def _infer_model(

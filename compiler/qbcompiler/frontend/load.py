@@ -26,8 +26,8 @@ from .sniff import looks_like
 
 __all__ = ["OLDEST_OPSET", "SourceModel", "load_model"]
 
-OLDEST_OPSET = 7
-"""Models of older opsets are refused; their operators broadcast and count axes differently."""
+OLDEST_OPSET = 6
+"""Models of older opsets are refused: too many of their operators have another form."""
 
 MAP_BYTES = 16 << 20
 """Files of at least this size are memory-mapped, smaller ones read."""

@@ -19,14 +19,15 @@ import onnx
 from ..errors import ModelLoadError, UnsupportedOperatorError
 from ..ir import DType, Graph, NoAttrs, TensorType, Value
 from ..ops import EXPORT_OPSET, Refusal, Registry, SourceNode
-from ..ops.onnx_layer import OnnxAttrs, encode_attributes, format_type
+from ..ops.onnx_layer import OnnxAttrs, RawGraph, encode_attributes, format_type
 from . import structural
 from .builder import GraphBuilder, Names
+from .control import CAPTURES, VERSIONS
 from .evaluate import can_fold, evaluate
-from .infer import InferenceError, infer_types, schema_of
+from .infer import InferenceError, export_version, infer_types, ranked_types, schema_of
 from .load import SourceModel
 from .op import Entity, Op, TensorSequence, attribute_value, constant, constant_of
-from .scope import Scope, live_order
+from .scope import Scope, captures, live_order
 from .upgrade import CannotUpgradeError, upgrade
 
 __all__ = ["Interpreter", "lower_model"]
@@ -187,7 +188,7 @@ class Interpreter:
         results = []
         for position, step in enumerate(steps):
             if position > 0:
-                step.inputs[0] = results[0]
+                step.inputs[step.chained] = results[0]
             results = self._lower(step, builder)
         return results
 
@@ -207,18 +208,15 @@ class Interpreter:
         self, op: Op, types: Sequence[TensorType | None], reason: str, builder: GraphBuilder
     ) -> list[Value]:
         """Keep an operator whole as a CPU layer."""
-        schema = schema_of(op.op_type, op.version, op.domain)
-        version = op.version
-        if op.domain == "" and schema is not None:
-            version = max(EXPORT_OPSET, schema.since_version)
-        captured = op.attrs.pop(structural.CAPTURES, {})
-        for body_version in op.attrs.pop(structural.VERSIONS, ()):
+        version = export_version(op)
+        captured = op.attrs.pop(CAPTURES, {})
+        for body_version in op.attrs.pop(VERSIONS, ()):
             version = max(version, body_version)
         attrs = OnnxAttrs(
             op.op_type,
             op.domain,
             version,
-            encode_attributes(op.attrs),
+            encode_attributes(_raw_graphs(op)),
             tuple(format_type(t) for t in types),
             tuple(captured),
             reason,
@@ -289,8 +287,10 @@ class Interpreter:
                 return [constant(a) for a in arrays]
         reasons: list[str] = []
         values = [e if isinstance(e, Value) else None for e in op.inputs]
-        if any(d < 0 for v in values if v is not None for d in v.shape):
+        if any(not v.type.is_static for v in values if v is not None):
             reasons.append("an input's shape depends on the data")
+        elif any(v.type.dtype.is_extended for v in values if v is not None):
+            reasons.append("an input has an element type of less than 16 bits or bfloat16")
         else:
             taken = self._claim(op, values, reasons, builder)
             if taken is not None:
@@ -324,7 +324,9 @@ class Interpreter:
             except ValueError as exc:
                 result = Refusal(str(exc))
             if not isinstance(result, Refusal):
-                return result
+                if not any(v.type.dtype.is_extended for v in result):
+                    return result
+                result = Refusal("it makes an element type of less than 16 bits or bfloat16")
             builder.roll_back()
             if result.reason not in reasons:
                 reasons.append(result.reason)
@@ -338,6 +340,8 @@ class Interpreter:
                 f"{op.label} is not valid: {exc}",
                 details={"layer": op.name, "operator": op.op_type, "reason": str(exc)},
             ) from exc
+        if any(t is None and name for t, name in zip(types, op.outputs, strict=True)):
+            types = ranked_types(op, types)
         if any(t is None and name for t, name in zip(types, op.outputs, strict=True)):
             types = structural.observed_types(op, types)
         unknown = [n for t, n in zip(types, op.outputs, strict=True) if t is None and n]
@@ -357,6 +361,21 @@ class Interpreter:
         if any(t is not None and any(d < 0 for d in t.shape) for t in types):
             reasons = [*reasons, "an output's shape depends on the data"]
         return self.keep(op, types, "; ".join(reasons), builder)
+
+
+def _raw_graphs(op: Op) -> dict[str, Any]:
+    """Return the attributes with sub-graphs that no handler has lowered as they are."""
+    attrs = dict(op.attrs)
+    for key, value in attrs.items():
+        if isinstance(value, onnx.GraphProto):
+            outside = captures(value)
+            if outside:
+                raise UnsupportedOperatorError(
+                    f"{op.label}: its sub-graph {key!r} reads {outside[0]!r} from outside",
+                    details={"layer": op.name, "operator": op.op_type},
+                )
+            attrs[key] = RawGraph(value.SerializeToString(deterministic=True))
+    return attrs
 
 
 class _LazyTypes(Sequence[TensorType | None]):

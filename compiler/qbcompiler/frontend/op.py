@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ class Op:
         inputs: what it reads; None for absent optional inputs.
         outputs: names of what it makes ("" for unused ones).
         source: names of the source nodes that it stands for.
+        chained: where it is one of several steps, the input that the step before makes.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Op:
     inputs: list[Entity | None]
     outputs: list[str]
     source: tuple[str, ...] = ()
-    notes: list[str] = field(default_factory=list)
+    chained: int = 0
 
     def value(self, index: int) -> Value | None:
         """Return the input at ``index`` if it is a tensor."""

@@ -16,6 +16,7 @@ from onnx import numpy_helper
 from ..errors import UnsupportedOperatorError
 from ..ir import Array, TensorType, Value
 from .builder import GraphBuilder
+from .control import if_, loop, scan
 from .dtypes import dtype_of
 from .evaluate import FOLD_BYTES
 from .op import Entity, Op, TensorSequence, attribute_value, constant
@@ -25,18 +26,13 @@ if TYPE_CHECKING:
     from .lower import Interpreter
 
 __all__ = [
-    "CAPTURES",
     "HANDLERS",
-    "VERSIONS",
     "Handler",
     "call",
+    "derived",
     "observed_types",
     "sparse_constant",
 ]
-
-CAPTURES = ":captures"
-VERSIONS = ":versions"
-"""Keys, impossible for ONNX attributes, under which control flow leaves notes in ``Op.attrs``."""
 
 Handler = Callable[["Interpreter", Op, Scope, GraphBuilder], Sequence[Entity | None] | None]
 """Returns what each output stands for, or None to treat the operator as any other."""
@@ -227,7 +223,7 @@ def _sequence_length(
     return None if items is None else [constant(np.asarray(len(items), dtype=np.int64))]
 
 
-def _derived(
+def derived(
     interpreter: Interpreter,
     op: Op,
     builder: GraphBuilder,
@@ -262,18 +258,20 @@ def _concat_from_sequence(
     parts: list[Value] = list(items)
     if op.attrs.get("new_axis", 0):
         axes = constant(np.asarray([axis], dtype=np.int64))
-        parts = [_derived(interpreter, op, builder, "Unsqueeze", [p, axes])[0] for p in parts]
-    return list(_derived(interpreter, op, builder, "Concat", parts, axis=axis))
+        parts = [derived(interpreter, op, builder, "Unsqueeze", [p, axes])[0] for p in parts]
+    return list(derived(interpreter, op, builder, "Concat", parts, axis=axis))
 
 
 def _split_to_sequence(
     interpreter: Interpreter, op: Op, scope: Scope, builder: GraphBuilder
 ) -> list[Entity | None] | None:
     x, sizes = op.value(0), op.const(1)
-    if x is None or min(x.shape, default=0) < 0:
-        return None
-    if op.value(1) is not None and sizes is None:
-        return None
+    if x is None or not x.type.is_static or (op.value(1) is not None and sizes is None):
+        raise UnsupportedOperatorError(
+            f"{op.label} makes a sequence whose length depends on the data",
+            details={"layer": op.name, "operator": op.op_type},
+            hint="cut the model before it, or make the sizes constant",
+        )
     axis = int(op.attrs.get("axis", 0))
     axis += x.type.rank if axis < 0 else 0
     length = x.shape[axis]
@@ -287,10 +285,10 @@ def _split_to_sequence(
     else:
         lengths = [int(s) for s in sizes]
     split = constant(np.asarray(lengths, dtype=np.int64))
-    parts = _derived(interpreter, op, builder, "Split", [x, split], len(lengths), axis=axis)
+    parts = derived(interpreter, op, builder, "Split", [x, split], len(lengths), axis=axis)
     if not keep:
         axes = constant(np.asarray([axis], dtype=np.int64))
-        parts = [_derived(interpreter, op, builder, "Squeeze", [p, axes])[0] for p in parts]
+        parts = [derived(interpreter, op, builder, "Squeeze", [p, axes])[0] for p in parts]
     return [TensorSequence(tuple(parts))]
 
 
@@ -342,9 +340,12 @@ HANDLERS: dict[str, Handler] = {
     "Constant": _constant,
     "Dropout": _dropout,
     "Identity": _identity,
+    "If": if_,
+    "Loop": loop,
     "Optional": _optional,
     "OptionalGetElement": _identity,
     "OptionalHasElement": _optional_has_element,
+    "Scan": scan,
     "SequenceAt": _sequence_at,
     "SequenceConstruct": _sequence_construct,
     "SequenceEmpty": _sequence_empty,

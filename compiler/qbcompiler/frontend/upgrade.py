@@ -177,8 +177,49 @@ def _batch_norm(op: Op) -> list[Op]:
 
 
 def _drop_training(op: Op) -> list[Op]:
-    op.attrs.pop("seed", None)
-    op.attrs.pop("ratio", None)
+    for key in ("seed", "ratio", "is_test"):
+        op.attrs.pop(key, None)
+    return [op]
+
+
+def _broadcast(op: Op) -> list[Op]:
+    """Up to opset 6 the second input was laid along the first from an axis on, when asked."""
+    wanted, axis = op.attrs.pop("broadcast", 0), op.attrs.pop("axis", None)
+    a, b = op.value(0), op.value(1)
+    if not wanted or axis is None or a is None or b is None or b.type.rank == 0:
+        return [op]
+    at = int(axis) % a.type.rank
+    return _lay_along(op, b, a.type.rank - at - b.type.rank)
+
+
+def _lay_along(op: Op, b: Value, after: int) -> list[Op]:
+    """Give the second input dimensions of 1 behind its own."""
+    if after <= 0:
+        return [op]
+    if b.data is not None:
+        op.inputs[1] = constant(b.data.reshape(*b.shape, *[1] * after))
+        return [op]
+    axes = constant(np.arange(b.type.rank, b.type.rank + after, dtype=np.int64))
+    op.chained = 1
+    return [_step(op, "Unsqueeze", [b, axes], "laid"), op]
+
+
+def _prelu(op: Op) -> list[Op]:
+    """Up to opset 6 the slope was one number for each channel."""
+    x, slope = op.value(0), op.value(1)
+    if x is None or slope is None or slope.type.rank != 1 or slope.shape == (1,):
+        return [op]
+    return _lay_along(op, slope, x.type.rank - 2)
+
+
+def _gemm(op: Op) -> list[Op]:
+    op.attrs.pop("broadcast", None)
+    return [op]
+
+
+def _inference(op: Op) -> list[Op]:
+    for key in ("is_test", "consumed_inputs"):
+        op.attrs.pop(key, None)
     return [op]
 
 
@@ -229,8 +270,23 @@ _REDUCE: tuple[tuple[int, Change], ...] = ((18, _ints_to_input("axes", 1)),)
 _AXES: tuple[tuple[int, Change], ...] = ((13, _ints_to_input("axes", 1)),)
 _SOFTMAX: tuple[tuple[int, Change], ...] = ((13, _flattened),)
 
+_BROADCAST: tuple[tuple[int, Change], ...] = ((7, _broadcast),)
+
 _CHANGES: dict[str, tuple[tuple[int, Change], ...]] = {
-    "BatchNormalization": ((14, _batch_norm),),
+    "Add": _BROADCAST,
+    "And": _BROADCAST,
+    "BatchNormalization": ((7, _inference), (14, _batch_norm)),
+    "Div": _BROADCAST,
+    "Equal": _BROADCAST,
+    "Gemm": ((7, _gemm),),
+    "Greater": _BROADCAST,
+    "Less": _BROADCAST,
+    "Mul": _BROADCAST,
+    "Or": _BROADCAST,
+    "PRelu": ((7, _prelu),),
+    "Pow": _BROADCAST,
+    "Sub": _BROADCAST,
+    "Xor": _BROADCAST,
     "Clip": ((11, _clip),),
     "DFT": ((20, _dft),),
     "Dropout": ((12, _drop_training),),
