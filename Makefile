@@ -1,15 +1,18 @@
 # Two commands do all the set-up on a machine with Python 3.11 and git:
 #   make demo    the main job, end to end, on a real model
 #   make test    every test
-# Each makes its own virtual environment (.venv) from the hashed lock files.
+# Each makes a virtual environment of its own (.venv) from the hashed lock files in requirements/.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-PORT ?= 8000
+PIP := $(BIN)/python -m pip
 HOST ?= 127.0.0.1
+PORT ?= 8000
 PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help venv models demo serve test lint fmt openapi lock clean
@@ -18,12 +21,13 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 to 3.13 is needed, this is " + sys.version.split()[0] + "; name another with PYTHON=" if not (3, 11) <= sys.version_info < (3, 14) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
+# The package itself is installed in place, so only a change of what it needs or offers matters.
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --require-hashes -r requirements/runtime.txt
-	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
@@ -38,16 +42,17 @@ models: $(VENV)/.dev  ## fetch the real trained models that tests and the demo u
 demo: models  ## compile a real model over HTTP on an embedded server and check the result
 	$(BIN)/python examples/demo.py
 
-serve: $(VENV)/.runtime  ## run the embedded server on $(HOST):$(PORT) until Ctrl-C
+serve: $(VENV)/.runtime  ## run the embedded server on HOST:PORT (127.0.0.1:8000) until Ctrl-C
 	$(BIN)/qbserver serve --host $(HOST) --port $(PORT)
 
-test: models  ## run every test
+test: models  ## run every test (PYTEST_ARGS="tests/compiler -x" for some)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy strict, import rules, the OpenAPI diff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=compiler:examples:. $(BIN)/mypy --strict examples/*.py requirements/*.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m service.api.openapi --check
 
@@ -61,5 +66,5 @@ openapi: $(VENV)/.dev  ## write openapi/openapi.json from the application
 lock: $(VENV)/.dev  ## pin the newest allowed versions again (needs uv)
 	$(BIN)/python requirements/lock.py
 
-clean:  ## remove the virtual environment, the models and the demo's data
-	rm -rf $(VENV) models var build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+clean:  ## remove what was made here, but not the data of `make serve` in var/
+	rm -rf $(VENV) models build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

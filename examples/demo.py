@@ -5,7 +5,7 @@ page (``prepare_ocr_calibration.py``). Without ``--server`` an embedded server i
 time of the run. The exit code is not zero when any step fails, or when the compiled model reads
 the held-out crops worse than the bounds below allow.
 
-    python examples/demo.py [--server http://127.0.0.1:8000] [--output var/demo]
+    python examples/demo.py [--server http://127.0.0.1:8000] [--output build/demo]
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--server", help="use this server instead of starting one")
     parser.add_argument("--token", default=os.environ.get("QB_TOKEN"), help="bearer token")
-    parser.add_argument("--output", type=Path, default=ROOT / "var" / "demo")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "demo")
     args = parser.parse_args()
     output: Path = args.output
     output.mkdir(parents=True, exist_ok=True)
