@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -11,7 +13,14 @@ from qbcompiler.errors import ArgumentError, FormatError, OutputWriteError
 from qbcompiler.package import CalibrationRecord, write_mblt, write_mxq
 from qbcompiler.package.reader import Container
 from qbcompiler.quantization import quantize, validate
-from qbcompiler.report import build_report, info, info_text, warnings_of, write_report
+from qbcompiler.report import (
+    build_report,
+    info,
+    info_text,
+    report_html,
+    warnings_of,
+    write_report,
+)
 from qbcompiler.report.text import clean, table
 
 from .quant_nets import Net, Rules, config, cut, observe, residual_net, samples
@@ -197,3 +206,44 @@ def test_the_report_is_written_whole_or_not_at_all(built, tmp_path):
         write_report(tmp_path / "r.json", {"x": np.inf})
     assert json.loads((tmp_path / "r.json").read_text()) == report
     assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_the_page_is_whole_self_contained_and_escapes_names(built, tmp_path):
+    support = [
+        {"name": "<script>", "op": "Onnx", "place": "tail", "device": "cpu", "reason": "no & why"}
+    ]
+    report = make(built, support=support, warnings=["a <b> warning"])
+    report["layers"][0]["name"] = '"><script>alert(1)</script>'
+    write_report(tmp_path / "r.html", report)
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<script" not in page and "http" not in page and " src=" not in page
+    assert "no &amp; why" in page and "a &lt;b&gt; warning" in page
+    parser = Tags()
+    parser.feed(page)
+    assert parser.open == []
+    assert parser.count["tr"] > len(report["layers"])
+    assert parser.count["rect"] == len(report["layers"])
+
+
+class Tags(HTMLParser):
+    """Counts elements and keeps those that are not closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.count = [], Counter()
+
+    def handle_starttag(self, tag, attrs):
+        self.count[tag] += 1
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.count[tag] += 1
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_a_page_without_measurements(built):
+    page = report_html(make(built, accuracy=None))
+    assert "Not measured" in page and "<svg" not in page

@@ -1,6 +1,7 @@
 """What a build and a file tell a person: ``report.json``, ``info``."""
 
 from .build import REPORT_VERSION, build_report, warnings_of, write_report
+from .html import report_html
 from .info import info, info_text
 
 __all__ = [
@@ -8,6 +9,7 @@ __all__ = [
     "build_report",
     "info",
     "info_text",
+    "report_html",
     "warnings_of",
     "write_report",
 ]

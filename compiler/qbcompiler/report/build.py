@@ -15,6 +15,7 @@ from ..package import CalibrationRecord
 from ..package.json_io import dump_json
 from ..quantization.summary import layer_summaries
 from ..quantization.validate import Accuracy
+from .html import report_html
 
 __all__ = ["REPORT_VERSION", "build_report", "warnings_of", "write_report"]
 
@@ -115,14 +116,18 @@ def _worst(layers: Sequence[Mapping[str, Any]], key: str) -> list[dict[str, Any]
 def write_report(path: str | os.PathLike[str], report: Mapping[str, Any]) -> Path:
     """Write a report; the file appears under its name only when it is complete.
 
+    A path that ends in ``.html`` gets a page for people, any other JSON.
+
     Raises:
         OutputWriteError: it cannot be written.
     """
     target = Path(path)
+    html = target.suffix.lower() in (".html", ".htm")
+    data = report_html(report).encode() if html else dump_json(report)
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:
-            file.write(dump_json(report))
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
