@@ -65,9 +65,9 @@ def resolve_job(context: Context, project: str, job: JobIn) -> Resolved:
     _calibration_rules(job, config)
     calibration = _calibration(context, project, job)
     device = _device(job, model, engine)
-    scheme = None if job.type is JobKind.PARSE else config.inference_scheme
-    if device is not None and scheme is not None:
-        scheme = _scheme(device, scheme, job)
+    scheme: str | None = None if job.type is JobKind.PARSE else config.inference_scheme
+    if device is not None and scheme is not None and engine.builtin:
+        _check_scheme(device, scheme, job)
     offload = config.cpu_offload
     if job.type is JobKind.QUANTIZE:
         # an MBLT that was parsed with offloading quantizes without repeating the flag
@@ -276,7 +276,7 @@ def _device(job: JobIn, model: Model, engine: Engine) -> str | None:
     return name
 
 
-def _scheme(device: str, scheme: str, job: JobIn) -> str:
+def _check_scheme(device: str, scheme: str, job: JobIn) -> None:
     pointer = (
         "/inference_scheme"
         if job.inference_scheme is not None
@@ -286,7 +286,6 @@ def _scheme(device: str, scheme: str, job: JobIn) -> str:
         resolve_schemes(device, scheme)
     except QbCompilerError as exc:
         raise from_compiler(exc, pointer) from exc
-    return scheme
 
 
 def _effect(config: CompileConfig) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ class CalibrationOut(Out):
     sample_count: int
     total_bytes: int
     shapes: list[SampleShapeOut]
-    list: str | None = Field(description="The list file that names the samples, if one was given.")
+    list_file: str | None = Field(description="The list that names the samples, if any.")
     labels: dict[str, str]
     created_at: datetime
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..domain import ServiceError
@@ -88,9 +88,8 @@ class Watcher:
                 await self._task
             self._task = None
 
-    @asynccontextmanager
-    async def watch(self, build_id: str) -> AsyncIterator[Watch]:
-        """Watch a build.
+    def open(self, build_id: str) -> Watch:
+        """Watch a build, until :meth:`close`.
 
         Raises:
             ServiceError: ``RATE_LIMITED`` when too many are open already.
@@ -106,14 +105,26 @@ class Watcher:
         self._count += 1
         self._watches.setdefault(build_id, set()).add(watch)
         self._wake.set()
+        return watch
+
+    def close(self, watch: Watch) -> None:
+        """End a watch; ending it twice is no error."""
+        watches = self._watches.get(watch.build_id, set())
+        if watch not in watches:
+            return
+        watches.discard(watch)
+        self._count -= 1
+        if not watches:
+            del self._watches[watch.build_id]
+
+    @contextmanager
+    def watch(self, build_id: str) -> Iterator[Watch]:
+        """Watch a build within a block; see :meth:`open`."""
+        watch = self.open(build_id)
         try:
             yield watch
         finally:
-            self._count -= 1
-            watches = self._watches[build_id]
-            watches.discard(watch)
-            if not watches:
-                del self._watches[build_id]
+            self.close(watch)
 
     async def _run(self) -> None:
         pause = self._interval

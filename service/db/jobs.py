@@ -127,13 +127,26 @@ class JobStore:
         def work() -> Submission:
             with self._db.write() as session:
                 now = self._db.now(session)
-                earlier = self._replay(session, new, now)
-                if earlier is not None:
-                    return earlier
+                if new.idempotency_key is not None:
+                    earlier = self._replay(
+                        session, new.project, new.idempotency_key, new.request_digest, now
+                    )
+                    if earlier is not None:
+                        return earlier
+                    session.execute(delete(IdempotencyRow).where(IdempotencyRow.expires_at < now))
                 self._hold_inputs(session, new)
                 return self._submit(session, new, key, now)
 
         return retrying(work)
+
+    def replay(self, project: str, key: str, request_digest: str) -> Submission | None:
+        """Return the job that an Idempotency-Key made before, or None.
+
+        Raises:
+            ServiceError: ``IDEMPOTENCY_MISMATCH``: it was used for another request.
+        """
+        with self._db.read() as session:
+            return self._replay(session, project, key, request_digest, self._db.now(session))
 
     def find_answer(self, project: str, spec: BuildSpec) -> tuple[CacheAnswer, Build | None]:
         """Say how a request would be answered, without making anything."""
@@ -147,14 +160,13 @@ class JobStore:
                 return CacheAnswer.MISS, None
             return _answer_of(row), to_build(row)
 
-    def _replay(self, session: Session, new: NewJob, now: datetime) -> Submission | None:
-        if new.idempotency_key is None:
+    def _replay(
+        self, session: Session, project: str, key: str, request_digest: str, now: datetime
+    ) -> Submission | None:
+        row = session.get(IdempotencyRow, (project, key))
+        if row is None or row.expires_at < now:
             return None
-        session.execute(delete(IdempotencyRow).where(IdempotencyRow.expires_at < now))
-        row = session.get(IdempotencyRow, (new.project, new.idempotency_key))
-        if row is None:
-            return None
-        if row.request_digest != new.request_digest:
+        if row.request_digest != request_digest:
             raise ServiceError(
                 "IDEMPOTENCY_MISMATCH",
                 "this Idempotency-Key was used before with another request body",

@@ -68,6 +68,10 @@ class Spool:
         """The digest of what was written so far."""
         return self._hash.hexdigest()
 
+    def finish(self) -> None:
+        """Close the file; nothing more comes."""
+        self._file.close()
+
     def store(self, store: ObjectStore) -> str:
         """Hand the file over to the object store and return its digest."""
         digest = self.sha256

@@ -1,0 +1,171 @@
+"""The application: routes, parts, and their life."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+from ..broker import CelerySender
+from ..db import (
+    ArtifactStore,
+    BuildStore,
+    CalibrationStore,
+    Database,
+    JobStore,
+    ModelStore,
+    OutboxDispatcher,
+    Sender,
+    TokenStore,
+    current_revision,
+    head_revision,
+    run_migrations,
+)
+from ..engines import list_engines
+from ..settings import Mode, Settings, SettingsError, get_settings
+from ..storage import open_store
+from . import artifacts, calibrations, catalogue, events, health, jobs, models, page, problems
+from .context import Broker, Context
+from .metrics import Metrics
+from .middleware import RequestMiddleware
+from .pump import OutboxPump
+from .signing import LinkSigner
+from .version import service_version
+from .watch import Watcher
+
+__all__ = ["create_app"]
+
+_log = logging.getLogger(__name__)
+
+_DESCRIPTION = """\
+Compiles ONNX models for Mobilint NPUs: upload a model and calibration data, submit a job, follow
+it, download the MBLT and MXQ.
+
+Every error is a problem document (RFC 9457) with a stable `code`, what is wrong, what to do, and
+a JSON pointer to the field. Lists are cursor pages. Times are RFC 3339, UTC.
+"""
+
+_TAGS: list[dict[str, Any]] = [
+    {"name": "models", "description": "Uploaded models."},
+    {"name": "calibrations", "description": "Uploaded calibration data."},
+    {"name": "jobs", "description": "Compile, parse and quantize jobs."},
+    {"name": "artifacts", "description": "What jobs made, and links to it."},
+    {"name": "catalogue", "description": "What can be asked for."},
+    {"name": "health", "description": "For operators."},
+]
+
+
+def create_app(settings: Settings | None = None, *, sender: Sender | None = None) -> FastAPI:
+    """Return the application.
+
+    Args:
+        settings: by default those of the environment.
+        sender: sends broker messages; by default through Celery.
+    """
+    settings = settings or get_settings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        context = await asyncio.to_thread(_open, settings, sender)
+        app.state.qb = context
+        context.watcher.start()
+        context.pump.start()
+        try:
+            yield
+        finally:
+            await context.watcher.stop()
+            await asyncio.to_thread(context.pump.stop)
+            await asyncio.to_thread(context.db.close)
+
+    app = FastAPI(
+        title="qb compile server",
+        version=service_version(),
+        description=_DESCRIPTION,
+        openapi_tags=_TAGS,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        servers=[{"url": "/", "description": "This server."}],
+        lifespan=lifespan,
+        # FastAPI's pages load their scripts from elsewhere; ours are our own
+        docs_url=None,
+        redoc_url=None,
+        # one schema for what is sent and what is received
+        separate_input_output_schemas=False,
+        redirect_slashes=False,
+    )
+    problems.install(app)
+    for router in (
+        models.router,
+        calibrations.router,
+        jobs.router,
+        events.router,
+        artifacts.router,
+        artifacts.link_router,
+        catalogue.router,
+        health.router,
+        page.router,
+    ):
+        app.include_router(router)
+    app.add_middleware(RequestMiddleware)
+    return app
+
+
+def _open(settings: Settings, sender: Sender | None) -> Context:
+    settings.check_team()
+    if settings.mode is Mode.EMBEDDED:
+        run_migrations(settings.effective_database_url)
+    db = Database(settings.effective_database_url)
+    try:
+        return _context(settings, sender, db)
+    except BaseException:
+        db.close()
+        raise
+
+
+def _context(settings: Settings, sender: Sender | None, db: Database) -> Context:
+    found, wanted = current_revision(db), head_revision()
+    if found != wanted:
+        raise SettingsError(
+            f"the database's schema is at {found}, this program needs {wanted}: "
+            "run `qbserver migrate`"
+        )
+    broker: Broker | None = None
+    if sender is None:
+        sender = broker = CelerySender(settings)
+    jobs_store = JobStore(db)
+    policy = settings.lease_policy()
+    watcher = Watcher(
+        jobs_store.event_numbers, interval=settings.poll_seconds, limit=settings.max_streams
+    )
+
+    def gauges() -> dict[str, tuple[str, str, dict[str, float]]]:
+        counts = {state.value: float(n) for state, n in jobs_store.counts().items()}
+        return {
+            "qb_jobs": ("Jobs in each state.", "state", counts),
+            "qb_event_streams": (
+                "Open event streams and waiting calls.",
+                "",
+                {"": float(watcher.count)},
+            ),
+        }
+
+    return Context(
+        settings=settings,
+        db=db,
+        store=open_store(settings),
+        jobs=jobs_store,
+        builds=BuildStore(db, policy),
+        models=ModelStore(db),
+        calibrations=CalibrationStore(db),
+        artifacts=ArtifactStore(db),
+        tokens=TokenStore(db),
+        engines=list_engines(settings),
+        watcher=watcher,
+        pump=OutboxPump(OutboxDispatcher(db, sender)),
+        broker=broker,
+        signer=LinkSigner(settings.signing_key()),
+        metrics=Metrics(gauges),
+    )
