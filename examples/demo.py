@@ -137,7 +137,7 @@ def follow(client: httpx.Client, job_id: str) -> None:
 
 def show_progress(phase: str, current: int, total: int | None, *, tty: bool) -> None:
     """Show a bar on a terminal, a line for each quarter in a pipe."""
-    if not total:
+    if not total or not current:
         return
     if tty:
         done = 40 * current // total
