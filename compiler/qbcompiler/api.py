@@ -295,7 +295,6 @@ def _parse(plan: Plan, model: Any) -> tuple[SourceModel, PartitionedGraph, MbltM
         opset=source.opsets,
         parse_options={
             "input_shapes": {n: list(s) for n, s in sorted(config.input_shape_dict.items())},
-            "image_channels": config.image_channels,
         },
     )
     return source, partition(graph, plan.device, cpu_offload=config.cpu_offload), meta
@@ -486,7 +485,6 @@ def _as_parsed(plan: Plan, parsed: Mapping[str, Any], cpu_offload: bool) -> Plan
         ArgumentError: the request contradicts the parse.
     """
     shapes = {n: list(s) for n, s in dict(parsed.get("input_shapes") or {}).items()}
-    channels = int(parsed.get("image_channels") or 0)
     wanted = plan.config.input_shape_dict
     if wanted and wanted != shapes:
         raise ArgumentError(
@@ -494,15 +492,8 @@ def _as_parsed(plan: Plan, parsed: Mapping[str, Any], cpu_offload: bool) -> Plan
             details={"expected": shapes, "got": wanted},
             hint="leave them out, or parse the model again",
         )
-    if plan.config.image_channels and channels and plan.config.image_channels != channels:
-        raise ArgumentError(
-            f"imageChannels is {plan.config.image_channels}, the MBLT was parsed with {channels}",
-            details={"expected": channels, "got": plan.config.image_channels},
-            hint="leave it out, or parse the model again",
-        )
     return plan.with_config(
         input_shape_dict=shapes,
-        image_channels=plan.config.image_channels or channels,
         cpu_offload=plan.config.cpu_offload or cpu_offload,
     )
 

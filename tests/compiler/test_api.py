@@ -72,6 +72,12 @@ def test_every_public_name_exists() -> None:
         _ = qbcompiler.nothing  # type: ignore[attr-defined]
 
 
+def test_one_version() -> None:
+    from importlib import metadata
+
+    assert qbcompiler.__version__ == metadata.version("qb-compile-server")
+
+
 def test_the_names_that_existing_scripts_import() -> None:
     from qbcompiler import configs
 

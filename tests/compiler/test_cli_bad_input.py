@@ -314,21 +314,41 @@ def test_a_full_disk(
 
 def test_a_file_size_limit(model: Path, out: Path) -> None:
     """A real write that the kernel cuts short, in a process of its own."""
-    done = subprocess.run(
+    done = limited(model, out, resource.RLIMIT_FSIZE, 4096)
+    assert done.returncode == 4, done.stderr
+    assert "ERROR [OUTPUT_WRITE_ERROR]: cannot write" in done.stderr
+    assert "File too large" in done.stderr
+
+
+def limited(model: Path, out: Path, which: int, limit: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [
             *(sys.executable, "-m", "qbcompiler", "compile", "--model", str(model)),
-            *("--use-random-calib", "--target-device", "regulus-rb"),
+            *("--use-random-calib", "--target-device", "regulus-rb", "--threads", "1"),
             *("--output", str(out / "m.mxq")),
         ],
         env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+        preexec_fn=lambda: resource.setrlimit(which, (limit, limit + 10)),
     )
-    assert done.returncode == 4, done.stderr
-    assert "ERROR [OUTPUT_WRITE_ERROR]: cannot write" in done.stderr
-    assert "File too large" in done.stderr
+
+
+def test_a_memory_limit(out: Path, tmp_path: Path) -> None:
+    """Enough for the libraries, too little for the activations."""
+    onnx.save(network(size=1500), tmp_path / "m.onnx")
+    done = limited(tmp_path / "m.onnx", out, resource.RLIMIT_AS, 500 << 20)
+    assert done.returncode == 5, done.stderr
+    assert "ERROR [RESOURCE_LIMIT]: " in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_limit_on_processor_time(out: Path, tmp_path: Path) -> None:
+    big = network(size=512)
+    onnx.save(big, tmp_path / "big.onnx")
+    done = limited(tmp_path / "big.onnx", out, resource.RLIMIT_CPU, 2)
+    assert done.returncode == 5, done.stderr
+    assert "ERROR [RESOURCE_LIMIT]: the limit on processor time was met" in done.stderr
 
 
 # -- faults of ours and of the machine ------------------------------------------------------
@@ -338,6 +358,8 @@ def test_a_file_size_limit(model: Path, out: Path) -> None:
     ("fault", "code", "name"),
     [
         (MemoryError(), 5, "RESOURCE_LIMIT"),
+        (ImportError("libx.so: failed to map segment from shared object"), 5, "RESOURCE_LIMIT"),
+        (RuntimeError("can't start new thread"), 5, "RESOURCE_LIMIT"),
         (OSError(errno.ENOSPC, "No space left on device", "/x"), 4, "OUTPUT_WRITE_ERROR"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 4, "OUTPUT_WRITE_ERROR"),
         (ZeroDivisionError("oh"), 70, "INTERNAL_ERROR"),

@@ -109,6 +109,11 @@ def _run(argv: Sequence[str] | None, reporter: Reporter) -> int:
         if reporter.trace and error.code == "INTERNAL_ERROR":
             traceback.print_exc()
         return _fail(error, reporter)
+    except Terminated as exc:
+        reporter.close()
+        if signal.Signals(exc.number).name != "SIGXCPU":
+            raise
+        return _fail(ResourceLimitError("the limit on processor time was met"), reporter)
     except BaseException:
         reporter.close()
         raise
@@ -138,11 +143,19 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
+def _lacks_memory(exc: Exception) -> bool:
+    """Whether a library could not be mapped, or a thread not be started, for want of memory."""
+    return (
+        isinstance(exc, ImportError)
+        and any(w in str(exc) for w in ("Cannot allocate memory", "failed to map segment"))
+    ) or (isinstance(exc, RuntimeError) and "can't start new thread" in str(exc))
+
+
 def as_error(exc: Exception) -> QbCompilerError:
     """Return the typed error that an exception amounts to."""
     if isinstance(exc, QbCompilerError):
         return exc
-    if isinstance(exc, MemoryError):
+    if isinstance(exc, MemoryError) or _lacks_memory(exc):
         return ResourceLimitError(
             "out of memory", hint="give the process more memory, or use fewer threads"
         )

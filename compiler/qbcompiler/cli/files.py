@@ -159,20 +159,20 @@ def _infer_mblt(args: Namespace) -> tuple[list[str], list[Mapping[str, Array]]]:
     with read_mblt(args.mblt) as opened:
         opened.verify()
         graph = opened.graph
-        channels = int(opened.meta.parse_options.get("image_channels") or 0)
-        dataset = open_dataset(args.input, specs_of_graph(graph, channels or None))
+        dataset = open_dataset(args.input, specs_of_graph(graph))
         engine = FloatEngine(graph, threads=args.threads or 1)
         return list(graph.outputs), [engine.run(sample) for sample in dataset]
 
 
 def _specs(manifest: Mapping[str, Any]) -> list[Any]:
-    """Return the input specs that a package's manifest tells."""
+    """Return the input specs that a package's manifest tells: the model's own, also where the
+    device's interface is made of integers."""
     from ..calibration import InputSpec, infer_layout
     from ..ir import DType
 
     channels = int(manifest["config"].get("imageChannels") or 0) or None
     specs = []
-    for port in manifest["inputs"]:
+    for port in manifest["mblt"]["inputs"]:
         size = tuple(int(d) for d in port["shape"])
         # a layout in the manifest is the device's channel-last one: the model's own is NCHW
         known = port.get("layout") is not None and len(size) == 4

@@ -14,7 +14,7 @@ __all__ = ["Terminated", "protocol_stream", "terminable"]
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP arrived; unwinds the stack so that temporary files are removed."""
+    """SIGTERM, SIGHUP or SIGXCPU arrived; unwinds the stack so that temporary files go."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -47,7 +47,7 @@ def protocol_stream() -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into :class:`Terminated` in the main thread."""
+    """Turn SIGTERM, SIGHUP and SIGXCPU into :class:`Terminated` in the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         # a second signal must not interrupt the cleaning up
@@ -55,7 +55,8 @@ def terminable() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise Terminated(number)
 
-    numbers = [signal.SIGTERM, signal.SIGHUP] if hasattr(signal, "SIGHUP") else [signal.SIGTERM]
+    names = ("SIGTERM", "SIGHUP", "SIGXCPU")
+    numbers = [signal.Signals[n] for n in names if n in signal.Signals.__members__]
     try:
         before = {n: signal.signal(n, stop) for n in numbers}
     except ValueError:  # not the main thread: signals are somebody else's business
