@@ -114,6 +114,17 @@ def export_graph(
     emitter = _Emitter(graph, detach=detach, prefix=prefix)
     specs = registry or default_registry()
     opsets = {"": EXPORT_OPSET}
+    pending: dict[str, list[Reduction]] = {}
+    for reduction in reductions:
+        pending.setdefault(reduction.value, []).append(reduction)
+    reduced: dict[Reduction, list[onnx.ValueInfoProto]] = {}
+
+    def reduce_now(values: Iterable[str]) -> None:
+        # right after the layer, so that a runtime which follows this order can free the tensor
+        for value in values:
+            for reduction in pending.pop(value, ()):
+                reduced[reduction] = emitter.reduce(reduction)
+
     for node in _needed(graph, wanted):
         domain, version = getattr(node.attrs, "opset", ("", 0))
         opsets[domain] = max(opsets.get(domain, 1), version)
@@ -126,6 +137,8 @@ def export_graph(
                 f"layer {node.name!r} ({node.op}) cannot be written as ONNX: {exc}",
                 details={"layer": node.name, "operator": node.op},
             ) from exc
+        reduce_now(node.outputs)
+    reduce_now(list(pending))
     infos = []
     for name in names:
         emitter.use_constant(name)
@@ -134,8 +147,8 @@ def export_graph(
             if declare_outputs
             else onnx.ValueInfoProto(name=name)
         )
-    for reduction in reductions:
-        infos += emitter.reduce(reduction)
+    for reduction in dict.fromkeys(reductions):
+        infos += reduced[reduction]
     for domain in emitter.domains:
         opsets.setdefault(domain, 1)
     proto = helper.make_model(
