@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
-import os
 import pickle
 import tarfile
 import zipfile
@@ -173,7 +173,7 @@ def test_an_empty_file(tmp_path: Path) -> None:
 def test_no_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"m\.onnx does not exist$"):
         load_model(tmp_path / "m.onnx")
-    with pytest.raises(ModelLoadError, match="is a folder, not a model file$"):
+    with pytest.raises(ModelLoadError, match=r"is a folder, not a model file$"):
         load_model(tmp_path)
 
 
@@ -198,7 +198,7 @@ def test_every_truncation_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_other_bytes_are_not_onnx(data: bytes) -> None:
-    with pytest.raises(ModelLoadError, match="the model is (not an ONNX model: |truncated)"):
+    with pytest.raises(ModelLoadError, match=r"the model is (not an ONNX model: |truncated)"):
         load_model(data)
 
 
@@ -209,14 +209,10 @@ def test_random_bytes_and_flipped_bits_never_crash() -> None:
         broken = bytearray(data)
         for position in rng.integers(0, len(data), 3):
             broken[position] ^= int(rng.integers(1, 256))
-        try:
+        with contextlib.suppress(ModelLoadError):
             load_model(bytes(broken))
-        except ModelLoadError:
-            pass
-        try:
+        with contextlib.suppress(ModelLoadError):
             load_model(rng.bytes(int(rng.integers(1, 300))))
-        except ModelLoadError:
-            pass
 
 
 def test_deep_nesting_is_refused() -> None:
@@ -312,7 +308,7 @@ def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
     inside = tmp_path / "model"
     inside.mkdir()
     (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
-    os.symlink(tmp_path / "w.bin", inside / "w.bin")
+    (inside / "w.bin").symlink_to(tmp_path / "w.bin")
     path = external(inside)
     with pytest.raises(ModelLoadError) as err:
         load_model(path)

@@ -205,7 +205,7 @@ def test_stale_shapes_in_the_file_are_not_believed() -> None:
     assert graph.values["h"].shape == graph.values["y"].shape == (1, 3, 4, 5)
 
 
-# -- names -----------------------------------------------------------------------------------------
+# -- names ---------------------------------------------------------------------------------------
 
 
 def test_names_are_kept() -> None:
@@ -278,7 +278,7 @@ def test_the_result_is_the_same_every_time() -> None:
     assert dump(first) == dump(parse(source, input_shapes={"x": (1, 3, 8, 8)}))
 
 
-# -- folding ---------------------------------------------------------------------------------------
+# -- folding -------------------------------------------------------------------------------------
 
 
 def test_shape_arithmetic_folds_away() -> None:
@@ -397,7 +397,7 @@ def test_dead_branches_are_not_even_read() -> None:
     assert layers(parsed(model)) == ["Relu"]
 
 
-# -- functions, control flow, sequences ------------------------------------------------------------
+# -- functions, control flow, sequences ----------------------------------------------------------
 
 
 def test_functions_are_inlined_with_their_attributes() -> None:
@@ -609,7 +609,7 @@ def test_sequences_of_known_length_leave_no_trace() -> None:
     same(model, graph, x=random(2, 6))
 
 
-# -- layers that are kept whole ----------------------------------------------------------------------
+# -- layers that are kept whole ------------------------------------------------------------------
 
 
 def test_an_operator_that_no_other_takes_is_kept_with_its_attributes() -> None:
@@ -762,7 +762,7 @@ def test_old_forms_are_rewritten(kind: str) -> None:
     same(model, parsed(model), x=random(*shape))
 
 
-# -- invalid models ----------------------------------------------------------------------------------
+# -- invalid models ------------------------------------------------------------------------------
 
 
 def invalid(
