@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from service.settings import Mode, Settings, SettingsError
 
+from . import tokens
 from .logs import set_up_logging
 
 __all__ = ["main"]
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         "migrate", help="bring the database to the newest schema", epilog=_EPILOG
     )
     migrate.set_defaults(run=_migrate)
+    tokens.add_parser(commands, _EPILOG)
     doctor = commands.add_parser(
         "doctor", help="say what is missing and how to mend it", epilog=_EPILOG
     )
