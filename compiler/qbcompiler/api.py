@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from .config import dump_default_config, list_presets, write_config
-from .errors import ArgumentError, CalibrationMissingError
+from .errors import ArgumentError, CalibrationDataError, CalibrationMissingError
 from .options import CompileOptions, ParseOptions, Plan, StrPath, make_plan
 from .paths import check_input, check_outputs, file_entry
 from .progress import CallbackReporter, ProgressCallback
@@ -474,8 +474,18 @@ def _check_calibration(plan: Plan) -> None:
             "No calibration dataset is provided",
             hint="give --calib-data-path, or --use-random-calib for a trial build",
         )
-    if plan.config.use_random_calib and plan.calibration_paths:
-        plan.reporter.warning("random calibration is asked for: the calibration data is not used")
+    if plan.config.use_random_calib:
+        if plan.calibration_paths:
+            plan.reporter.warning(
+                "random calibration is asked for: the calibration data is not used"
+            )
+        return
+    for path in plan.calibration_paths:
+        if not Path(path).exists():
+            raise CalibrationDataError(
+                f"calibration data {os.fspath(path)!r} does not exist",
+                details={"path": os.fspath(path)},
+            )
 
 
 def _as_parsed(plan: Plan, parsed: Mapping[str, Any], cpu_offload: bool) -> Plan:

@@ -236,6 +236,16 @@ def test_an_object_array_is_never_unpickled(compile_: Compile, tmp_path: Path) -
     assert not (tmp_path / "sprung").exists()
 
 
+def test_missing_calibration_data_is_found_before_the_work(
+    compile_: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import qbcompiler.frontend
+
+    monkeypatch.setattr(qbcompiler.frontend, "load_model", None, raising=False)
+    code, text = compile_(calib_data_path=tmp_path / "nowhere")
+    assert code == 3 and "nowhere' does not exist" in text
+
+
 def test_a_cut_sample_a_missing_folder_and_a_wrong_count(compile_: Compile, tmp_path: Path) -> None:
     folder = samples(tmp_path / "cut", GOOD)
     (folder / "1.npy").write_bytes((folder / "0.npy").read_bytes()[:200])
