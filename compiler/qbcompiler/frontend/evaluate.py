@@ -98,7 +98,8 @@ def _too_large(size: int, arrays: Sequence[Array | None]) -> bool:
 def _held(array: Array) -> int:
     """Return the bytes in memory behind an array, which may be one number spread out."""
     shape = zip(array.shape, array.strides, strict=True)
-    return int(array.itemsize) * math.prod(d for d, stride in shape if stride or d == 0)
+    count: int = math.prod(d for d, stride in shape if stride or d == 0)
+    return int(array.itemsize) * count
 
 
 def _grows(op: Op, arrays: Sequence[Array | None]) -> bool:

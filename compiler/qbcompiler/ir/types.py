@@ -53,7 +53,8 @@ class DType(StrEnum):
         if self in _EXTENDED:
             import ml_dtypes
 
-            return np.dtype(getattr(ml_dtypes, self.value))
+            extended: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, self.value))
+            return extended
         return np.dtype(self.value)
 
     @property
