@@ -67,12 +67,13 @@ def run_float(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def grid(x: Array, *, zero_point: bool = False) -> QuantParams:
-    """Return the 8-bit grid of some values, symmetric or with a zero point."""
+    """Return the 8-bit grid of some values, symmetric or with a zero point that is not 0."""
     finite = np.asarray(x, dtype=np.float64)
     finite = finite[np.isfinite(finite)]
     low, high = min(float(finite.min(initial=0.0)), 0.0), max(float(finite.max(initial=0.0)), 0.0)
     if not zero_point:
         return QuantParams((round_scale(max(-low, high) / 127),))
+    high += 0.4 * (high - low)  # so that a range around 0 is not symmetric either
     scale = round_scale((high - low) / 254)
     return QuantParams((scale,), round(-127 - low / scale))
 

@@ -11,7 +11,7 @@ import pytest
 
 from qbcompiler.ir import Attrs, DType, TensorType, Value
 from qbcompiler.ops import Case, OpSpec, QuantRule, Registry, default_registry
-from qbcompiler.ops.unary import Unary
+from qbcompiler.ops.elementwise import Unary
 
 from .ops_harness import all_cases, case_graph, draw, integer_error, run_float
 

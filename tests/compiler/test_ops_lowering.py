@@ -294,6 +294,19 @@ POOL = [
         {"kernel_shape": [3, 3], "strides": [2, 3], "ceil_mode": 1, "pads": [0, 1, 1, 0]},
     ),
     Form("MaxPool", (12,), [IMAGE], {"kernel_shape": [2, 2], "dilations": [2, 3]}),
+    # a last window that would start in the padding does not count
+    Form(
+        "MaxPool",
+        (12, 22),
+        [(1, 2, 5)],
+        {"kernel_shape": [2], "strides": [3], "pads": [0, 1], "ceil_mode": 1},
+    ),
+    Form(
+        "AveragePool",
+        (22,),
+        [(1, 2, 5)],
+        {"kernel_shape": [2], "strides": [3], "pads": [0, 1], "ceil_mode": 1},
+    ),
     Form(
         "MaxPool",
         (8, 12),

@@ -11,8 +11,9 @@ import pytest
 from qbcompiler.ir import DType, Graph, TensorType
 from qbcompiler.ops.activation import ClipAttrs
 from qbcompiler.ops.arithmetic_const import ReversibleAttrs
+from qbcompiler.ops.functions import PowAttrs
 from qbcompiler.ops.reduce import ReduceAttrs
-from qbcompiler.ops.unary import HardSigmoidAttrs, PowAttrs
+from qbcompiler.ops.unary import HardSigmoidAttrs
 from qbcompiler.passes.fuse_gelu import FuseGelu
 from qbcompiler.passes.fuse_hard_sigmoid import FuseHardSigmoid
 from qbcompiler.passes.fuse_hard_swish import FuseHardSwish

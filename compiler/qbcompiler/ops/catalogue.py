@@ -16,6 +16,7 @@ from .arithmetic_const import (
 )
 from .conv import Convolution, Convolution3d, DepthwiseConvolution, GroupConvolution
 from .conv_transpose import TransposeConvolution
+from .functions import FUNCTIONS
 from .logic import Logical, TensorCmp, Where
 from .matmul import MatMul
 from .normalization import (
@@ -33,7 +34,7 @@ from .shapes import Cast, Expand, Identity, Reshape, Transpose, Unsqueeze
 from .slicing import Concatenate, Gather, Slice
 from .softmax import LogSoftmax, Softmax
 from .spec import OpSpec
-from .unary import TABLE_SPECS
+from .unary import ACTIVATIONS
 
 __all__ = ["SPECS"]
 
@@ -58,7 +59,8 @@ SPECS: list[OpSpec[Any]] = [
     Hardtanh(),
     Clip(),
     PRelu(),
-    *TABLE_SPECS,
+    *ACTIVATIONS,
+    *FUNCTIONS,
     Softmax(),
     LogSoftmax(),
     LayerNormalization(),
