@@ -15,6 +15,7 @@ from qbcompiler.errors import (
     ArgumentError,
     ModelLoadError,
     QbCompilerError,
+    ResourceLimitError,
     UnsupportedDynamicShapeError,
     UnsupportedOperatorError,
 )
@@ -382,6 +383,90 @@ def test_large_constants_are_not_made() -> None:
     )
     graph = parsed(model, passes=True)
     assert sum(v.type.nbytes for v in graph.constants()) < 1 << 20
+
+
+@pytest.mark.parametrize(
+    "op", ["Pad", "Tile", "OneHot", "EyeLike", "Resize", "ConstantOfShape", "Range"]
+)
+def test_a_small_file_cannot_ask_for_much_memory(op: str) -> None:
+    """Operators that make much of little are not evaluated at compile time."""
+    import resource
+
+    million = np.int64(1_000_000)
+    nodes, constants = {
+        "Pad": ([node("Pad", ["c", "p"], ["big"])], {"p": np.int64([0, 0, 10**5, 10**5])}),
+        "Tile": ([node("Tile", ["c", "p"], ["big"])], {"p": np.int64([10**5, 10**5])}),
+        "OneHot": (
+            [node("OneHot", ["i", "n", "v"], ["big"])],
+            {"i": np.arange(10**4), "n": million, "v": np.float32([0, 1])},
+        ),
+        "EyeLike": (
+            [
+                node("ConstantOfShape", ["p"], ["like"]),
+                node("EyeLike", ["like"], ["big"]),
+            ],
+            {"p": np.int64([10**4, 10**4])},
+        ),
+        "Resize": (
+            [node("Resize", ["c", "", "s"], ["big"])],
+            {"s": np.float32([10**5, 10**5])},
+        ),
+        "ConstantOfShape": (
+            [node("ConstantOfShape", ["p"], ["big"])],
+            {"p": np.int64([10**6, 10**6])},
+        ),
+        "Range": (
+            [node("Range", ["a", "n", "one"], ["big"])],
+            {"a": np.int64(0), "n": np.int64(10**11), "one": np.int64(1)},
+        ),
+    }[op]
+    model = model_of(
+        [*nodes, node("ReduceMax", ["big"], ["m"], keepdims=0), node("Add", ["x", "m"], ["y"])],
+        [info("x", [4], I64 if op == "Range" else F)],
+        ["y"],
+        {"c": np.ones((1, 1), np.float32), **constants},
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    parse(load_model(model), input_shapes={})
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
+
+
+def test_functions_that_multiply_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qbcompiler.frontend.lower.MAX_NODES", 1000)
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("my", 1)]
+    functions = [
+        helper.make_function("my", "F0", ["a"], ["b"], [node("Relu", ["a"], ["b"])], imports)
+    ]
+    for i in range(1, 30):
+        calls = [
+            node(f"F{i - 1}", ["a"], ["c"], domain="my"),
+            node(f"F{i - 1}", ["c"], ["b"], domain="my"),
+        ]
+        functions.append(helper.make_function("my", f"F{i}", ["a"], ["b"], calls, imports))
+    model = model_of(
+        [node("F29", ["x"], ["y"], domain="my")],
+        [info("x", [4])],
+        ["y"],
+        functions=functions,
+        domains=["my"],
+    )
+    with pytest.raises(ResourceLimitError) as err:
+        parsed(model)
+    assert err.value.message == "the model unfolds to over 1000 operators"
+
+
+def test_functions_that_call_themselves_are_stopped() -> None:
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("my", 1)]
+    body = [node("F", ["a"], ["b"], domain="my")]
+    model = model_of(
+        [node("F", ["x"], ["y"], domain="my")],
+        [info("x", [4])],
+        ["y"],
+        functions=[helper.make_function("my", "F", ["a"], ["b"], body, imports)],
+        domains=["my"],
+    )
+    err = invalid_model(model)
+    assert err.message == "functions or sub-graphs are nested over 64 deep"
 
 
 def test_dead_branches_are_not_even_read() -> None:
@@ -772,8 +857,12 @@ def invalid(
     constants: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> QbCompilerError:
+    return invalid_model(model_of(nodes, inputs, outputs, constants, **kwargs))
+
+
+def invalid_model(model: onnx.ModelProto) -> QbCompilerError:
     with pytest.raises(QbCompilerError) as err:
-        parsed(model_of(nodes, inputs, outputs, constants, **kwargs))
+        parsed(model)
     return err.value
 
 

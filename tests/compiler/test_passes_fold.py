@@ -334,3 +334,10 @@ def test_dead_code_goes_and_inputs_stay() -> None:
     (result,) = apply(g, DeadCode())
     assert result.count == 2 and ops(g) == ["AddingConstant"]
     assert g.inputs == ["x", "unused"]
+
+
+def test_scalars_on_tokens_stay_apart() -> None:
+    b = Build()
+    x = b.op("MultiplyConstant", b.x(1, 5, 8), b.normal())
+    g = b.done(b.op("AddingConstant", x, b.normal()))
+    refuse(g, MergeAffine(), "its numbers are not for each channel")

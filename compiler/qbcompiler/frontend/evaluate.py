@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import Array, Value
+from ..ir import Array, Value, held_bytes
 from .dtypes import dtype_of
 from .op import Op
 
@@ -64,8 +64,11 @@ def can_fold(op: Op) -> bool:
         return False
     if any(hasattr(v, "node") for v in op.attrs.values()):  # a sub-graph
         return False
-    size = sum(e.type.nbytes for e in op.inputs if isinstance(e, Value))
-    return size <= WORK_BYTES or op.op_type in _CHEAP
+    values = [e for e in op.inputs if isinstance(e, Value)]
+    if sum(v.type.nbytes for v in values) <= WORK_BYTES:
+        return True
+    spread = any(v.data is not None and held_bytes(v.data) < v.data.nbytes for v in values)
+    return op.op_type in _CHEAP and not spread
 
 
 def evaluate(op: Op) -> list[Array] | None:
@@ -75,12 +78,12 @@ def evaluate(op: Op) -> list[Array] | None:
         return None
     with np.errstate(all="ignore"):
         outputs = _fast(op, arrays)
-        if outputs is None:
+        if outputs is None and not _would_grow(op, arrays):
             outputs = _reference(op, arrays)
     if outputs is None or len(outputs) < len(op.outputs):
         return None
     outputs = [np.asarray(o) for o in outputs[: len(op.outputs)]]
-    if _too_large(sum(_held(o) for o in outputs), arrays):
+    if _too_large(sum(held_bytes(o) for o in outputs), arrays):
         return None
     try:
         for output in outputs:
@@ -92,32 +95,31 @@ def evaluate(op: Op) -> list[Array] | None:
 
 
 def _too_large(size: int, arrays: Sequence[Array | None]) -> bool:
-    return size > max(FOLD_BYTES, sum(_held(a) for a in arrays if a is not None))
-
-
-def _held(array: Array) -> int:
-    """Return the bytes in memory behind an array, which may be one number spread out."""
-    shape = zip(array.shape, array.strides, strict=True)
-    count: int = math.prod(d for d, stride in shape if stride or d == 0)
-    return int(array.itemsize) * count
+    return size > max(FOLD_BYTES, sum(held_bytes(a) for a in arrays if a is not None))
 
 
 def _grows(op: Op, arrays: Sequence[Array | None]) -> bool:
-    """Whether an operator that can make much of little would make too much."""
-    size = 0
+    """Whether a fast operator that can make much of little would make too much."""
     shape = arrays[1] if len(arrays) > 1 else None
     if op.op_type == "ConstantOfShape" and arrays[0] is not None:
         return math.prod(int(d) for d in arrays[0]) * 8 > SPREAD_BYTES
     if op.op_type == "Expand" and arrays[0] is not None and shape is not None:
         return math.prod(max(1, int(d)) for d in shape) * arrays[0].nbytes > SPREAD_BYTES
-    if op.op_type == "Tile" and arrays[0] is not None and shape is not None:
-        size = arrays[0].nbytes * math.prod(max(1, int(d)) for d in shape)
-    elif op.op_type == "Range" and all(a is not None and a.size == 1 for a in arrays[:3]):
+    if op.op_type == "Range" and all(a is not None and a.size == 1 for a in arrays[:3]):
         start, limit, delta = (float(a.item()) for a in arrays[:3] if a is not None)
-        size = 8 * int(abs(limit - start) / abs(delta)) if delta else 0
-    elif op.op_type in ("Pad", "Resize", "OneHot", "EyeLike", "Upsample"):
-        return any(a is not None and a.nbytes > FOLD_BYTES for a in arrays)
-    return size > 0 and _too_large(size, arrays)
+        return bool(delta) and _too_large(8 * int(abs(limit - start) / abs(delta)), arrays)
+    return False
+
+
+def _would_grow(op: Op, arrays: Sequence[Array | None]) -> bool:
+    """Whether ONNX's inference says, before anything is computed, that a result is too large."""
+    from .infer import InferenceError, infer_types
+
+    try:
+        types = infer_types(op)
+    except InferenceError:
+        return True
+    return _too_large(sum(t.nbytes for t in types if t is not None), arrays)
 
 
 Fast = Callable[[Op, Sequence[Any]], list[Array] | None]

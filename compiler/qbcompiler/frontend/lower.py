@@ -16,7 +16,7 @@ from typing import Any, overload
 
 import onnx
 
-from ..errors import ModelLoadError, UnsupportedOperatorError
+from ..errors import ModelLoadError, ResourceLimitError, UnsupportedOperatorError
 from ..ir import DType, Graph, NoAttrs, TensorType, Value
 from ..ops import EXPORT_OPSET, Refusal, Registry, SourceNode
 from ..ops.onnx_layer import OnnxAttrs, RawGraph, encode_attributes, format_type
@@ -38,6 +38,9 @@ _SCALAR = TensorType(DType.FLOAT32, ())
 
 MAX_DEPTH = 64
 """Nesting of functions and sub-graphs beyond this is refused."""
+
+MAX_NODES = 2_000_000
+"""Source nodes beyond this, counted each time that a function or a loop body is entered."""
 
 
 def lower_model(
@@ -141,6 +144,7 @@ class Interpreter:
             (f.domain, f.name, getattr(f, "overload", "")): f for f in model.proto.functions
         }
         self.depth = 0
+        self.count = 0
 
     def run(
         self,
@@ -153,6 +157,12 @@ class Interpreter:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise ModelLoadError(f"functions or sub-graphs are nested over {MAX_DEPTH} deep")
+        self.count += len(graph.node)
+        if self.count > MAX_NODES:
+            raise ResourceLimitError(
+                f"the model unfolds to over {MAX_NODES} operators",
+                hint="its functions call each other too often, or its loops are too long",
+            )
         nodes = list(graph.node)
         outputs = [o if isinstance(o, str) else o.name for o in graph.output]
         order = live_order(nodes, outputs, scope.knows, lambda i: f"node {_title(nodes[i], i)!r}")

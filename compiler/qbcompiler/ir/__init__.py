@@ -5,7 +5,7 @@ from .graph import Graph, Node, Value
 from .layout import channel_last, layout_name, storage_orders
 from .quantized import IntGraph, IntLayer, IntValue, QuantParams
 from .text import dump
-from .types import Array, DType, TensorType
+from .types import Array, DType, TensorType, held_bytes
 from .verify import Stage, VerifyError, verify
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "VerifyError",
     "channel_last",
     "dump",
+    "held_bytes",
     "layout_name",
     "storage_orders",
     "verify",

@@ -94,6 +94,8 @@ class IntLayer:
             that decide an output bit.
         tensors: integer arrays by role: ``weight``, ``bias``, ``multiplier``, ``shift``,
             ``table`` …
+        real: the attributes of the float layer that it was made from, as JSON data. They decide
+            no output bit: export and people read them.
     """
 
     name: str
@@ -103,6 +105,7 @@ class IntLayer:
     attrs: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, Array] = field(default_factory=dict)
     source: tuple[str, ...] = ()
+    real: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(eq=False)

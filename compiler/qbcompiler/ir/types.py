@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "DType", "TensorType"]
+__all__ = ["Array", "DType", "TensorType", "held_bytes"]
 
 Array = NDArray[np.generic]
 
@@ -167,3 +167,10 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
+
+
+def held_bytes(array: Array) -> int:
+    """Return the bytes in memory behind an array, which may be one number spread out."""
+    shape = zip(array.shape, array.strides, strict=True)
+    count: int = math.prod(d for d, stride in shape if stride or d == 0)
+    return int(array.itemsize) * count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir import Graph, Node
+from ..ir import Graph, Node, held_bytes
 from ..ops import Registry
 from .base import GraphPass, PassResult
 from .common_subexpressions import RANDOM
@@ -61,5 +61,8 @@ class FoldConstants(GraphPass):
         types = [graph.values[o].type for o in node.outputs if o]
         if any(d < 0 for t in types for d in t.shape):
             return False
-        size = sum(graph.values[n].type.nbytes for n in node.inputs if n)
+        size = 0
+        for name in filter(None, node.inputs):
+            data = graph.values[name].data
+            size += graph.values[name].type.nbytes if data is None else held_bytes(data)
         return sum(t.nbytes for t in types) <= size + GROWTH

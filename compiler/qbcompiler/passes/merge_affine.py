@@ -7,7 +7,7 @@ import numpy as np
 from ..ir import Graph, Node
 from ..ops.arithmetic_const import BatchnormAttrs
 from .affine import AFFINE_OPS, affine_of
-from .base import Editor, Rewrite
+from .base import Editor, Rewrite, scalar_of
 
 __all__ = ["MergeAffine"]
 
@@ -33,8 +33,12 @@ class MergeAffine(Rewrite[tuple[Node, Node]]):
         first, second = match
         if graph.sole_consumer(first.outputs[0]) is None:
             return "something else reads what the first layer makes"
-        if graph.values[first.inputs[0]].type.rank < 2:
+        x = graph.values[first.inputs[0]]
+        if x.type.rank < 2:
             return "its input has no channels"
+        if x.type.rank == 3 and all(_is_scalar(graph, n) for n in match):
+            # tokens rather than an image: the second dimension is no channel
+            return "its numbers are not for each channel"
         maps = [affine_of(graph, n, 1) for n in match]
         if maps[0] is None or maps[1] is None:
             return "a constant does not have one number for each channel"
@@ -63,3 +67,7 @@ class MergeAffine(Rewrite[tuple[Node, Node]]):
         editor.replace(
             [first, second], "Batchnorm", BatchnormAttrs(0.0), [first.inputs[0], *numbers]
         )
+
+
+def _is_scalar(graph: Graph, node: Node) -> bool:
+    return node.op != "Batchnorm" and scalar_of(graph, node.inputs[1]) is not None

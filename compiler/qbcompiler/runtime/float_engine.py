@@ -126,12 +126,19 @@ class FloatEngine:
                     details={"got": sorted(inputs), "expected": list(self._inputs)},
                 )
             array = inputs[name]
-            if tuple(array.shape) != type_.shape or DType.of(array.dtype) is not type_.dtype:
+            if not _fits(array.shape, type_.shape) or DType.of(array.dtype) is not type_.dtype:
                 got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
                 raise ArgumentError(
                     f"input {name!r} must be {type_}, got {got}",
                     details={"expected": str(type_), "got": got},
                 )
+
+
+def _fits(shape: Sequence[int], declared: Sequence[int]) -> bool:
+    """Whether a shape is the declared one, whose -1 stands for any size."""
+    return len(shape) == len(declared) and all(
+        d in (-1, s) for s, d in zip(shape, declared, strict=True)
+    )
 
 
 def _is_numeric(graph: Graph, name: str) -> bool:
