@@ -62,8 +62,12 @@ def draw(graph: Graph, case: Case, seed: int = 0) -> dict[str, Array]:
 
 
 def run_float(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
-    """Run a graph in ONNX Runtime through its own export."""
-    return list(FloatEngine(graph, optimization="none").run(inputs).values())
+    """Run a graph in ONNX Runtime through its own export; the types must be the declared ones."""
+    found = FloatEngine(graph, optimization="none").run(inputs)
+    for name, y in found.items():
+        declared = graph.values[name].type
+        assert tuple(y.shape) == declared.shape and DType.of(y.dtype) is declared.dtype
+    return list(found.values())
 
 
 def grid(x: Array, *, zero_point: bool = False) -> QuantParams:
