@@ -6,6 +6,7 @@ gives the same bytes as the two apart.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -342,6 +343,9 @@ def _quantize(
         int_graph = quantize(body, statistics, config, device)
     with reporter.phase("verify"):
         accuracy = _validate(plan, graph, int_graph, dataset)
+        samples_path = plan.options.get("validation_save_path")
+        if samples_path is not None:
+            files.append(file_entry("validation", samples_path))
     with reporter.phase("store"):
         portable = config.resolved(portable=True)
         written = write_mxq(
@@ -408,17 +412,24 @@ def _validate(plan: Plan, graph: PartitionedGraph, int_graph: Any, dataset: Data
     """Compare on calibration samples spread evenly over the set."""
     from .calibration import Subset
     from .quantization import validate
+    from .report import SampleWriter
 
     count = min(VALIDATION_SAMPLES, len(dataset))
     chosen = [i * len(dataset) // count for i in range(count)]
-    return validate(
-        graph,
-        int_graph,
-        Subset(dataset, chosen),
-        layer_samples=LAYER_SAMPLES,
-        threads=plan.threads,
-        progress=lambda done, total: plan.reporter.progress("verify", done, total or count),
-    )
+    path = plan.options.get("validation_save_path")
+    with contextlib.ExitStack() as stack:
+        keep = None
+        if path is not None:
+            keep = stack.enter_context(SampleWriter(path)).add
+        return validate(
+            graph,
+            int_graph,
+            Subset(dataset, chosen),
+            layer_samples=LAYER_SAMPLES,
+            threads=plan.threads,
+            progress=lambda done, total: plan.reporter.progress("verify", done, total or count),
+            keep=keep,
+        )
 
 
 # -- parts of a request -------------------------------------------------------------------
@@ -443,6 +454,7 @@ def _output(
         "the provenance file": sidecar_path(path),
         **others,
         "the report": options.get("report_path"),
+        "the validation samples": options.get("validation_save_path"),
         "the saved configuration": options.get("config_save_path"),
     }
     configuration = options.get("compile_config")

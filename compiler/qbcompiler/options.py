@@ -62,6 +62,7 @@ class ParseOptions(TypedDict, total=False):
         layer_bias_correction: switches that section on or off.
         config_preset, compile_config: a preset's name; a path, map or ``CompileConfig``.
         config_save_path, report_path: write the resolved configuration, the report.
+        validation_save_path: write the validation samples (.npz).
         source_revision, labels: recorded beside the output.
         threads: threads to compute with; changes no byte of any output.
         reporter: takes progress, log and result.
@@ -85,6 +86,7 @@ class ParseOptions(TypedDict, total=False):
     compile_config: ConfigSource | None
     config_save_path: StrPath | None
     report_path: StrPath | None
+    validation_save_path: StrPath | None
     source_revision: str | None
     labels: Mapping[str, str] | None
     external_data_dir: StrPath | None

@@ -90,6 +90,9 @@ def build_command(command: Sequence[str], spec: BuildSpec, inputs: Inputs) -> li
         args += ["--output", str(out / "model.mxq")]
         args += ["--report-path", str(out / "report.json")]
         args += ["--config-save-path", str(out / "config.json")]
+        if spec.engine == BUILTIN_ENGINE:
+            # an option of our own: another engine need not know it
+            args += ["--validation-save-path", str(out / "validation.npz")]
     if spec.kind is JobKind.COMPILE:
         args += ["--mblt-save-path", str(out / "model.mblt")]
     if spec.target_device is not None:

@@ -70,6 +70,7 @@ def _options(args: Namespace, reporter: Reporter) -> CompileOptions:
         "compile_config",
         "config_save_path",
         "report_path",
+        "validation_save_path",
         "source_revision",
         "threads",
     )

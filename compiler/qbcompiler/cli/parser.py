@@ -206,6 +206,11 @@ def _records(command: Parser, *, report: bool) -> None:
     group = command.add_argument_group("records")
     if report:
         group.add_argument("--report-path", metavar="FILE", help="write the report (JSON)")
+        group.add_argument(
+            "--validation-save-path",
+            metavar="FILE",
+            help="write the validation samples: inputs, float and integer outputs (.npz)",
+        )
     group.add_argument(
         "--source-revision",
         metavar="TEXT",

@@ -19,6 +19,7 @@ __all__ = ["Accuracy", "LayerAccuracy", "OutputAccuracy", "validate"]
 
 Sample = Mapping[str, Array]
 Progress = Callable[[int, int | None], None]
+Keep = Callable[[Sample, Mapping[str, Array], Mapping[str, Array]], object]
 _GROUP_BYTES = 256 << 20
 
 
@@ -111,6 +112,7 @@ def validate(
     layer_samples: int = 1,
     threads: int = 1,
     progress: Progress | None = None,
+    keep: Keep | None = None,
     registry: Registry | None = None,
 ) -> Accuracy:
     """Run both graphs on the samples and compare.
@@ -124,6 +126,7 @@ def validate(
         layer_samples: samples on which each layer is compared as well (slower).
         threads: threads of both engines; the figures do not depend on it.
         progress: called with samples done and their number (None where unknown).
+        keep: takes each sample's inputs, float outputs and integer outputs (as real numbers).
         registry: operators; the built-in ones by default.
 
     Raises:
@@ -157,6 +160,8 @@ def validate(
         expected = reference.run(sample)
         kept: dict[str, Array] = {}
         got = pipeline.run(sample, visit=_keeper(kept) if done < layer_samples else None)
+        if keep is not None:
+            keep(sample, expected, got)
         for output in outputs:
             output.difference.add(expected[output.name], got[output.name])
             if output.agreement is not None:
