@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv models demo serve test lint fmt openapi lock clean
+.PHONY: help venv models demo serve test lint fmt openapi docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,13 +48,14 @@ serve: $(VENV)/.runtime  ## run the embedded server on HOST:PORT (127.0.0.1:8000
 test: models  ## run every test (PYTEST_ARGS="tests/compiler -x" for some)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev  ## ruff, mypy strict, import rules, the OpenAPI diff
+lint: $(VENV)/.dev  ## ruff, mypy strict, import rules, the OpenAPI and docs diff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=compiler:examples:. $(BIN)/mypy --strict examples/*.py requirements/*.py
+	MYPYPATH=compiler:examples:. $(BIN)/mypy --strict examples/*.py requirements/*.py docs/*.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m service.api.openapi --check
+	$(BIN)/python docs/generate.py --check
 
 fmt: $(VENV)/.dev  ## format and mend what ruff can
 	$(BIN)/ruff check --fix .
@@ -62,6 +63,9 @@ fmt: $(VENV)/.dev  ## format and mend what ruff can
 
 openapi: $(VENV)/.dev  ## write openapi/openapi.json from the application
 	$(BIN)/python -m service.api.openapi --write
+
+docs: $(VENV)/.dev  ## write the parts of docs/ that come from the code
+	$(BIN)/python docs/generate.py
 
 lock: $(VENV)/.dev  ## pin the newest allowed versions again (needs uv)
 	$(BIN)/python requirements/lock.py
