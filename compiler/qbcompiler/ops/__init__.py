@@ -9,9 +9,12 @@ from .spec import (
     OnnxEmitter,
     OpSpec,
     QuantContext,
+    Quantized,
     QuantRule,
+    RealForm,
     Refusal,
     SourceNode,
+    TableForm,
 )
 
 __all__ = [
@@ -23,8 +26,11 @@ __all__ = [
     "OpSpec",
     "QuantContext",
     "QuantRule",
+    "Quantized",
+    "RealForm",
     "Refusal",
     "Registry",
     "SourceNode",
+    "TableForm",
     "default_registry",
 ]

@@ -38,6 +38,7 @@ from .spec import (
     OpSpec,
     QuantContext,
     QuantRule,
+    RealForm,
     Refusal,
     SourceNode,
 )
@@ -338,6 +339,14 @@ class PRelu(OpSpec[NoAttrs]):
             for side in ("above", "below")
         ]
         return [np.where(x.astype(np.int32) >= source.zero_point, sides[0], sides[1])]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        above, below = (
+            layer.tensors[f"multiplier_{side}"] / 2.0 ** layer.attrs[f"shift_{side}"]
+            for side in ("above", "below")
+        )
+        slope = np.asarray(below / above, dtype=np.float32)
+        return RealForm(self.name, NoAttrs(), [layer.inputs[0], slope])
 
     def cases(self) -> Sequence[Case]:
         slopes = np.array([0.25, -0.5, 1.5], np.float32)

@@ -26,7 +26,7 @@ from .common import activations, float64, grid_of, span_of
 from .spec import QuantContext
 from .tables import by_channel, by_pair
 
-__all__ = ["MAX_RATIO", "affine_layer", "affine_tensors", "run_affine"]
+__all__ = ["MAX_RATIO", "affine_layer", "affine_real", "affine_tensors", "run_affine"]
 
 MAX_RATIO = 2.0**29
 """Ratios are clamped here: one input step already saturates any output grid."""
@@ -112,6 +112,27 @@ def affine_layer(
         tensors,
         node.source,
     )
+
+
+def affine_real(
+    tensors: Mapping[str, Array], shift: int, inputs: Sequence[QuantParams], out: QuantParams
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return the real factors and the real constant of an affine layer.
+
+    Args:
+        tensors, shift: as :func:`affine_tensors` made them.
+        inputs, out: the grids.
+    """
+    unit = 2.0**shift
+    total: Int64 = np.asarray(tensors["constant"], dtype=np.int64)
+    total = total - (out.zero_point << shift) - (1 << (shift - 1))
+    factors = []
+    for index, params in enumerate(inputs):
+        m = np.asarray(tensors[f"multiplier_{index}"], dtype=np.int64)
+        if params.zero_point:
+            total = total + m * params.zero_point
+        factors.append(m / unit * (out.scale / params.scale))
+    return factors, np.asarray(total / unit * out.scale)
 
 
 def run_affine(

@@ -31,6 +31,8 @@ from .spec import (
     OnnxEmitter,
     OpSpec,
     QuantContext,
+    Quantized,
+    RealForm,
     Refusal,
     SourceNode,
 )
@@ -83,6 +85,36 @@ def linear_tensors(parts: LinearParts, weight: Array) -> dict[str, Array]:
         "shift": parts.shift,
         "weight_scale": parts.scales,
     }
+
+
+def linear_inputs(
+    layer: IntLayer, params: Mapping[str, QuantParams | None], axis: int, groups: int = 1
+) -> list[str | Array | Quantized]:
+    """Return the inputs of a linear layer's float form: activation, weights, bias.
+
+    Args:
+        layer: a layer with :func:`linear_tensors`.
+        params: the grids.
+        axis: the weights' axis of output channels.
+        groups: how many times that axis goes over all output channels (transposed convolutions
+            have the channels of one group there).
+    """
+    source = params[layer.inputs[0]]
+    assert source is not None
+    weight, scales = layer.tensors["weight"], layer.tensors["weight_scale"].astype(np.float32)
+    data: Array | Quantized
+    if groups == 1:
+        data = Quantized(weight, scales, axis)
+    else:
+        # scales differ between groups, along another axis than a scale for each channel can
+        parts = weight.reshape(groups, -1, *weight.shape[1:]).astype(np.float32)
+        by_group = scales.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+        data = (parts * by_group).reshape(weight.shape)
+    found: list[str | Array | Quantized] = [layer.inputs[0], data]
+    bias = layer.tensors["bias"]
+    if bias.any():
+        found.append(Quantized(bias, (scales * np.float32(source.scale)).astype(np.float32), 0))
+    return found
 
 
 def check_bias(inputs: Sequence[Value | None], channels: int) -> None:
@@ -197,6 +229,10 @@ class _Conv(OpSpec[ConvAttrs]):
             groups=layer.attrs["groups"],
         )
         return [finish_linear(acc, layer.tensors, out, 1)]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        attrs = ConvAttrs.from_dict(layer.attrs)
+        return RealForm(self.name, attrs, linear_inputs(layer, params, 0))
 
     def macs(self, node: Node, graph: Graph) -> int:
         weight = graph.values[node.inputs[1]].shape

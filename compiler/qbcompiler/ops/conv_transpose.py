@@ -20,7 +20,7 @@ from ..ir import (
     Value,
 )
 from .common import centre, float64, grid_of, integer_reason, require, require_float
-from .conv import check_bias, constant_weights_reason, linear_tensors
+from .conv import check_bias, constant_weights_reason, linear_inputs, linear_tensors
 from .spec import (
     Case,
     Kernels,
@@ -28,6 +28,7 @@ from .spec import (
     OnnxEmitter,
     OpSpec,
     QuantContext,
+    RealForm,
     Refusal,
     SourceNode,
 )
@@ -168,6 +169,10 @@ class TransposeConvolution(OpSpec[ConvTransposeAttrs]):
             groups=layer.attrs["groups"],
         )
         return [finish_linear(acc, layer.tensors, out, 1)]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        attrs = ConvTransposeAttrs.from_dict(layer.attrs)
+        return RealForm(self.name, attrs, linear_inputs(layer, params, 1, attrs.groups))
 
     def macs(self, node: Node, graph: Graph) -> int:
         weight = graph.values[node.inputs[1]].shape

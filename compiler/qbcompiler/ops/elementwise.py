@@ -32,8 +32,10 @@ from .spec import (
     OnnxEmitter,
     OpSpec,
     QuantContext,
+    RealForm,
     Refusal,
     SourceNode,
+    TableForm,
 )
 from .tables import build_table, lookup
 
@@ -55,11 +57,14 @@ class Unary(OpSpec[A]):
 
     Class variables:
         exported: the ONNX operator that it is written as.
+        partial: whether the float form is undefined on some numbers, for which the table has an
+            entry of its own.
         range: inputs of the sample cases.
         sample: attributes of the sample cases.
     """
 
     exported: ClassVar[str] = ""
+    partial: ClassVar[bool] = False
     range: ClassVar[tuple[float, float]] = (-4.0, 4.0)
     sample: ClassVar[tuple[Attrs, ...]] = (NoAttrs(),)
 
@@ -119,6 +124,15 @@ class Unary(OpSpec[A]):
         x = inputs[0]
         assert x is not None
         return [lookup(layer.tensors["table"], x)]
+
+    def real_form(
+        self, layer: IntLayer, params: Mapping[str, QuantParams | None]
+    ) -> RealForm | TableForm:
+        if self.partial:
+            table = layer.tensors["table"]
+            return TableForm(table.reshape(1, -1), np.zeros((), np.int32))
+        attrs = self.attrs_type.from_dict(layer.real)
+        return RealForm(self.name, attrs, layer.inputs)
 
     def cases(self) -> Sequence[Case]:
         low, high = self.range

@@ -116,6 +116,7 @@ class Log(Unary[NoAttrs]):
     name = "Log"
     attrs_type = NoAttrs
     onnx = ("Log",)
+    partial = True
     range = (0.05, 8.0)
 
     def function(self, attrs: NoAttrs, x: Float64) -> Float64:
@@ -135,6 +136,7 @@ class Pow(Unary[PowAttrs]):
     name = "Pow"
     attrs_type = PowAttrs
     onnx = ("Pow",)
+    partial = True
     sample = (PowAttrs(2.0), PowAttrs(3.0))
 
     def function(self, attrs: PowAttrs, x: Float64) -> Float64:
@@ -180,6 +182,7 @@ class Rsqrt(Unary[NoAttrs]):
 
     name = "Rsqrt"
     attrs_type = NoAttrs
+    partial = True
     range = (0.1, 8.0)
 
     def function(self, attrs: NoAttrs, x: Float64) -> Float64:
@@ -211,6 +214,7 @@ class Sqrt(Unary[NoAttrs]):
     name = "Sqrt"
     attrs_type = NoAttrs
     onnx = ("Sqrt",)
+    partial = True
     range = (0.0, 8.0)
 
     def function(self, attrs: NoAttrs, x: Float64) -> Float64:

@@ -1,7 +1,9 @@
 """Where a resized element comes from: source indices and weights of each output index.
 
 Follows the ONNX ``Resize`` definition. Coordinates are computed in float32, as runtimes do, so
-that ties of the nearest modes fall on the same side as in the float reference.
+that ties of the nearest modes fall on the same side as in the float reference. (Where sizes have
+no simple ratio, a runtime whose division is not correctly rounded may still see a tie one unit in
+the last place aside, and pick the neighbouring element.)
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ def source_coordinates(
     if mode == "half_pixel_symmetric":
         adjustment = f(out) / (s * f(size))
         offset = f(size) / f(2) * (f(1) - adjustment)
-        return offset + (x + half) / s - half
+        wide = float(offset) + (np.arange(out) + 0.5) / float(s) - 0.5
+        return wide.astype(np.float32)
     return (x + half) / s - half
 
 

@@ -36,7 +36,7 @@ from .common import (
     require_same_dtype,
     span_of,
 )
-from .conv import linear_tensors
+from .conv import linear_inputs, linear_tensors
 from .fixedpoint import fixed_multiplier, requantize
 from .shapes import ReshapeAttrs, TransposeAttrs
 from .spec import (
@@ -46,6 +46,7 @@ from .spec import (
     OnnxEmitter,
     OpSpec,
     QuantContext,
+    RealForm,
     Refusal,
     SourceNode,
 )
@@ -160,6 +161,12 @@ class MatMul(OpSpec[NoAttrs]):
         assert b is not None
         acc = kernels.matmul(left, centre(b, params[layer.inputs[1]]))
         return [requantize(acc, tensors["multiplier"], tensors["shift"], out)]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        if "weight" not in layer.tensors:
+            return RealForm(self.name, NoAttrs(), layer.inputs)
+        axis = layer.tensors["weight"].ndim - 1
+        return RealForm(self.name, NoAttrs(), linear_inputs(layer, params, axis))
 
     def macs(self, node: Node, graph: Graph) -> int:
         depth = graph.values[node.inputs[0]].shape[-1]

@@ -36,7 +36,7 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .affine import affine_tensors, run_affine
+from .affine import affine_real, affine_tensors, run_affine
 from .common import (
     ax,
     broadcast,
@@ -55,6 +55,7 @@ from .spec import (
     OnnxEmitter,
     OpSpec,
     QuantContext,
+    RealForm,
     Refusal,
     SourceNode,
 )
@@ -105,6 +106,10 @@ class _Norm(OpSpec[A]):
 
     def spread(self, constant: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         """Return scale or bias in a shape that broadcasts over the activation."""
+        return constant
+
+    def gather(self, constant: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return what :meth:`spread` was given."""
         return constant
 
     def unsupported(self, node: Node, graph: Graph) -> str | None:
@@ -167,6 +172,19 @@ class _Norm(OpSpec[A]):
         root = np.maximum(isqrt(power + layer.tensors["epsilon"].astype(np.int64)), 1)
         t = ((d << (half + _FRACTION + 1)) + root) // (root << 1)
         return [run_affine(layer, [t.reshape(x.shape)], out)]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        out = params[layer.outputs[0]]
+        assert out is not None
+        normal = QuantParams((2.0**-_FRACTION,), 0, bits=_normal_bits(layer.attrs["size"]))
+        (gamma,), beta = affine_real(layer.tensors, layer.attrs["shift"], [normal], out)
+        scale = self.gather(gamma.astype(np.float32))
+        constants = [scale]
+        if self.centred:
+            bias = self.gather(beta.astype(np.float32))
+            constants.append(np.ascontiguousarray(np.broadcast_to(bias, scale.shape)))
+        attrs = self.attrs_type.from_dict(layer.real)
+        return RealForm(self.name, attrs, [layer.inputs[0], *constants])
 
 
 def _normal_bits(n: int) -> int:
@@ -330,6 +348,9 @@ class InstanceNormalization(_Norm[InstanceNormAttrs]):
     def spread(self, constant: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         return constant.reshape(ax(rank, 1))
 
+    def gather(self, constant: NDArray[np.float32]) -> NDArray[np.float32]:
+        return constant.reshape(-1)
+
     def infer(self, attrs: InstanceNormAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
         return [_check_channels(inputs).type]
 
@@ -374,6 +395,9 @@ class GroupNormalization(_Norm[GroupNormAttrs]):
 
     def spread(self, constant: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         return constant.reshape(ax(rank, 1))
+
+    def gather(self, constant: NDArray[np.float32]) -> NDArray[np.float32]:
+        return constant.reshape(-1)
 
     def infer(self, attrs: GroupNormAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
         x = _check_channels(inputs)

@@ -21,7 +21,7 @@ from ..ir import (
 )
 from .affine import affine_layer, run_affine
 from .common import float64, grid_of, int_list, integer_reason, normalize_axis, require
-from .fixedpoint import quantize
+from .fixedpoint import dequantize, quantize
 from .slicing import SliceAttrs
 from .spec import (
     Case,
@@ -31,6 +31,7 @@ from .spec import (
     OpSpec,
     QuantContext,
     QuantRule,
+    RealForm,
     Refusal,
     SourceNode,
 )
@@ -169,6 +170,13 @@ class Pad(OpSpec[PadAttrs]):
         if mode == "constant":
             return [np.pad(x, width, constant_values=layer.attrs["value"])]
         return [np.pad(x, width, mode=mode)]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        out = params[layer.outputs[0]]
+        assert out is not None
+        fill = dequantize(np.asarray(layer.attrs["value"], dtype=out.dtype.numpy), out)
+        attrs = PadAttrs(tuple(layer.attrs["pads"]), layer.attrs["mode"])
+        return RealForm(self.name, attrs, [layer.inputs[0], fill])
 
     def cases(self) -> Sequence[Case]:
         x = TensorType(DType.FLOAT32, (1, 2, 4, 5))

@@ -125,8 +125,8 @@ class Resize(OpSpec[ResizeAttrs]):
         attrs = _attributes(node, x)
         if isinstance(attrs, Refusal):
             return attrs
-        still = attrs.sizes == x.shape and all(s == 1.0 for s in attrs.scales)
-        if still and attrs.coordinates != "tf_crop_and_resize":
+        # Runtimes copy where no size changes, whatever the scales.
+        if attrs.sizes == x.shape and attrs.coordinates != "tf_crop_and_resize":
             return to.emit("Identity", NoAttrs(), [x])
         return to.emit(self.name, attrs, [x])
 

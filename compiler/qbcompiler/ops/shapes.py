@@ -8,12 +8,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir import Array, Attrs, DType, Graph, IntLayer, NoAttrs, Node, TensorType, Value
+from ..ir import (
+    Array,
+    Attrs,
+    DType,
+    Graph,
+    IntLayer,
+    NoAttrs,
+    Node,
+    QuantParams,
+    TensorType,
+    Value,
+)
 from .common import (
     broadcast,
     constant_axes,
@@ -23,7 +34,7 @@ from .common import (
     require,
 )
 from .move import Move
-from .spec import Case, Lowering, OnnxEmitter, QuantRule, Refusal, SourceNode
+from .spec import Case, Lowering, OnnxEmitter, QuantRule, RealForm, Refusal, SourceNode
 
 __all__ = [
     "Cast",
@@ -377,6 +388,9 @@ class Cast(Move[CastAttrs]):
         if not (source.is_float and target.is_float):
             return f"it converts {source.value} to {target.value}"
         return super().unsupported(node, graph)
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        return RealForm("Identity", NoAttrs(), layer.inputs)
 
     def move(self, layer: IntLayer, x: Array) -> Array:
         return x

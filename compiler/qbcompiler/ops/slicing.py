@@ -28,7 +28,7 @@ from .common import (
     require,
     require_same_dtype,
 )
-from .fixedpoint import quantize
+from .fixedpoint import dequantize, quantize
 from .move import Move
 from .spec import (
     Case,
@@ -37,7 +37,9 @@ from .spec import (
     OnnxEmitter,
     OpSpec,
     QuantContext,
+    Quantized,
     QuantRule,
+    RealForm,
     Refusal,
     SourceNode,
 )
@@ -243,6 +245,10 @@ class Gather(Move[AxisAttrs]):
         indices = np.asarray(q.graph.values[node.inputs[1]].data, dtype=np.int64)
         return {"indices": np.where(indices < 0, indices + size, indices).astype(np.int32)}
 
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        attrs = AxisAttrs(layer.attrs["axis"])
+        return RealForm(self.name, attrs, [layer.inputs[0], layer.tensors["indices"]])
+
     def move(self, layer: IntLayer, x: Array) -> Array:
         return np.take(x, layer.tensors["indices"].astype(np.int64), axis=layer.attrs["axis"])
 
@@ -358,6 +364,16 @@ class Concatenate(OpSpec[AxisAttrs]):
                 x = run_affine(part, [x], out)
             parts.append(x)
         return [np.concatenate(parts, axis=layer.attrs["axis"])]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        out = params[layer.outputs[0]]
+        assert out is not None
+        rest = iter(layer.inputs)
+        parts: list[str | Array | Quantized] = [
+            next(rest) if shift else dequantize(layer.tensors[f"constant_{index}"], out)
+            for index, shift in enumerate(layer.attrs["shifts"])
+        ]
+        return RealForm(self.name, AxisAttrs(layer.attrs["axis"]), parts)
 
     def cases(self) -> Sequence[Case]:
         rng = np.random.default_rng(4)

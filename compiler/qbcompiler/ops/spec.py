@@ -28,8 +28,11 @@ __all__ = [
     "OpSpec",
     "QuantContext",
     "QuantRule",
+    "Quantized",
+    "RealForm",
     "Refusal",
     "SourceNode",
+    "TableForm",
 ]
 
 EXPORT_OPSET = 21
@@ -214,6 +217,53 @@ class Kernels(Protocol):
         ...
 
 
+# -- the way back -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """An integer constant and its scales: ``data * scales``.
+
+    Attributes:
+        data: int8 or int32.
+        scales: positive float32 numbers, one for each index along ``axis``.
+        axis: the axis of the scales.
+    """
+
+    data: Array
+    scales: NDArray[np.float32]
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class RealForm:
+    """The float layer that an integer layer stands for, with the constants as it has them.
+
+    Attributes:
+        op: IR operator.
+        attrs: its attributes.
+        inputs: value names ("" for absent ones) and constants: floats, indices, or integers
+            with scales.
+    """
+
+    op: str
+    attrs: Attrs
+    inputs: Sequence[str | Array | Quantized]
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """An integer layer that is best told as what it is: a table over the input's integers.
+
+    Attributes:
+        table: int8 [rows, 256], the output's integer for each of the input's -128 … 127.
+        row: which row serves which element; broadcasts with the input.
+    """
+
+    table: Array
+    row: Array
+
+
 # -- sample cases -------------------------------------------------------------------------
 
 
@@ -331,6 +381,23 @@ class OpSpec(Generic[A]):
             kernels: exact primitives.
         """
         raise TypeError(f"{self.name} has no integer form")
+
+    def real_form(
+        self, layer: IntLayer, params: Mapping[str, QuantParams | None]
+    ) -> RealForm | TableForm:
+        """Return the float layer that an integer layer stands for: :meth:`quantize` undone.
+
+        Between a ``DequantizeLinear`` of each input and a ``QuantizeLinear`` of the output it
+        gives the integer layer's result, but for rounding of float32 at ties.
+
+        Args:
+            layer: as built by :meth:`quantize`, with ``real``.
+            params: as for :meth:`run`.
+
+        Raises:
+            ValueError: the layer does not tell its float attributes.
+        """
+        return RealForm(self.name, self.attrs_type.from_dict(layer.real), layer.inputs)
 
     def macs(self, node: Node, graph: Graph) -> int:
         """Return the multiply-adds of the layer; 0 for layers that have none."""
