@@ -358,6 +358,36 @@ def test_quantize_and_dequantize_layers_keep_their_scales() -> None:
     same(model, graph, x=random(1, 2, 5, 5))
 
 
+def test_weights_stored_as_integers_become_real_ones() -> None:
+    stored = np.random.default_rng(0).integers(-127, 128, (1024, 1024)).astype(np.int8)
+    model = model_of(
+        [
+            node("Cast", ["w8"], ["w"], to=F),
+            node("Mul", ["w", "s"], ["ws"]),
+            node("MatMul", ["x", "ws"], ["y"]),
+        ],
+        [info("x", [1, 1024])],
+        [info("y", [1, 1024])],
+        {"w8": stored, "s": random(1, 1024) * 0.01},
+    )
+    graph = parsed(model)
+    assert layers(graph) == ["MatMul"]
+    same(model, graph, rtol=1e-3, x=random(1, 1024))
+
+
+@pytest.mark.parametrize(("op", "idle"), [("Max", -np.inf), ("Min", np.inf)])
+def test_comparing_with_an_infinity_that_never_wins_is_nothing(op: str, idle: float) -> None:
+    model = model_of(
+        [node(op, ["x", "c"], ["m"]), node("Relu", ["m"], ["y"])],
+        [info("x", [2, 4])],
+        [info("y", [2, 4])],
+        {"c": np.float32([idle])},
+    )
+    assert layers(parsed(model)) == ["Relu"]
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.float32([-idle]), "c"))
+    assert layers(parsed(model))[0] == op
+
+
 def test_random_numbers_are_not_folded() -> None:
     model = model_of(
         [
@@ -570,6 +600,27 @@ def test_a_condition_on_data_keeps_both_branches(condition: bool) -> None:
     assert kept.attrs.reason == "its condition depends on the data"
     assert kept.inputs == ["cond", "x", "x"] and len(kept.attrs.captures) == 2
     same(model, graph, v=random(4), cond=np.asarray(condition))
+
+
+def test_a_branch_that_cannot_run_on_the_bound_shapes_is_not_taken() -> None:
+    bad = helper.make_graph([node("MatMul", ["x", "w"], ["b"])], "bad", [], [info("b", [2, 4])])
+    good = helper.make_graph([node("Relu", ["x"], ["a"])], "good", [], [info("a", [2, 4])])
+    for then, other in ((good, bad), (bad, good)):
+        model = model_of(
+            [node("If", ["cond"], ["y"], then_branch=then, else_branch=other)],
+            [info("x", [2, 4]), info("cond", [], BOOL)],
+            [info("y", [2, 4])],
+            {"w": random(5, 4)},
+        )
+        assert layers(parsed(model, passes=True)) == ["Relu"]
+    model = model_of(
+        [node("If", ["cond"], ["y"], then_branch=bad, else_branch=bad)],
+        [info("x", [2, 4]), info("cond", [], BOOL)],
+        [info("y", [2, 4])],
+        {"w": random(5, 4)},
+    )
+    with pytest.raises(ModelLoadError, match="Incompatible dimensions"):
+        parsed(model)
 
 
 def loop_body(with_scan: bool, condition: str = "cond_in") -> onnx.GraphProto:

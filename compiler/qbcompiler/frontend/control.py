@@ -60,10 +60,24 @@ def if_(
     if condition is not None:
         graph = branches[0] if bool(condition.reshape(-1)[0]) else branches[1]
         return _inline(interpreter, graph, op.name, {}, scope, builder)
-    bodies = [
-        _lower_body(interpreter, op, graph, f"{op.name}/{side}", {}, scope, builder)
-        for graph, side in zip(branches, ("then", "else"), strict=True)
-    ]
+    bodies: list[_Body] = []
+    possible: list[onnx.GraphProto] = []
+    invalid: ModelLoadError | None = None
+    depth = interpreter.depth
+    for graph, side in zip(branches, ("then", "else"), strict=True):
+        try:
+            body = _lower_body(interpreter, op, graph, f"{op.name}/{side}", {}, scope, builder)
+        except ModelLoadError as exc:
+            interpreter.depth = depth
+            invalid = exc
+            continue
+        bodies.append(body)
+        possible.append(graph)
+    if not possible and invalid is not None:
+        raise invalid
+    if len(possible) == 1:
+        # a branch that is wrong for the bound shapes can only fail: the other one is taken
+        return _inline(interpreter, possible[0], op.name, {}, scope, builder)
     types = [
         _merge(a.type, b.type, op)
         for a, b in zip(bodies[0].results, bodies[1].results, strict=True)

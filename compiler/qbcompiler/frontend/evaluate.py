@@ -54,6 +54,10 @@ _CHEAP = frozenset(
 )
 
 
+_DECODES = frozenset({"Cast", "DequantizeLinear"})
+"""Operators that turn stored weights into real ones: these may take four times the bytes."""
+
+
 def can_fold(op: Op) -> bool:
     """Whether every input is known and evaluating is deterministic and worth while."""
     if op.domain not in ("", "ai.onnx.ml") or op.op_type in _RANDOM or not op.outputs:
@@ -83,7 +87,8 @@ def evaluate(op: Op) -> list[Array] | None:
     if outputs is None or len(outputs) < len(op.outputs):
         return None
     outputs = [np.asarray(o) for o in outputs[: len(op.outputs)]]
-    if _too_large(sum(held_bytes(o) for o in outputs), arrays):
+    growth = 4 if op.op_type in _DECODES else 1
+    if _too_large(sum(held_bytes(o) for o in outputs), arrays, growth):
         return None
     try:
         for output in outputs:
@@ -94,8 +99,9 @@ def evaluate(op: Op) -> list[Array] | None:
     return outputs
 
 
-def _too_large(size: int, arrays: Sequence[Array | None]) -> bool:
-    return size > max(FOLD_BYTES, sum(held_bytes(a) for a in arrays if a is not None))
+def _too_large(size: int, arrays: Sequence[Array | None], growth: int = 1) -> bool:
+    held = sum(held_bytes(a) for a in arrays if a is not None)
+    return size > max(FOLD_BYTES, growth * held)
 
 
 def _grows(op: Op, arrays: Sequence[Array | None]) -> bool:
@@ -119,7 +125,8 @@ def _would_grow(op: Op, arrays: Sequence[Array | None]) -> bool:
         types = infer_types(op)
     except InferenceError:
         return True
-    return _too_large(sum(t.nbytes for t in types if t is not None), arrays)
+    growth = 4 if op.op_type in _DECODES else 1
+    return _too_large(sum(t.nbytes for t in types if t is not None), arrays, growth)
 
 
 Fast = Callable[[Op, Sequence[Any]], list[Array] | None]

@@ -18,26 +18,33 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from ..errors import InternalError, OutputWriteError
-from ..ir import Array, DType, Graph, TensorType
+from ..ir import Array, DType, Graph, Node, TensorType
 from ..ops import EXPORT_OPSET, Registry, default_registry
 from ..ops.onnx_layer import RawGraph
 from .dtypes import element_type
 
 __all__ = [
     "DETACH_BYTES",
+    "PROTOBUF_LIMIT",
+    "Emitter",
     "ExportedModel",
     "Reduction",
     "export_graph",
+    "export_model",
     "make_attribute",
+    "save_model",
     "save_onnx",
     "to_onnx",
     "to_onnx_bytes",
+    "value_info",
+    "write_node",
 ]
 
 DETACH_BYTES = 4096
 """Constants of at least this many bytes are kept out of the protobuf when detaching."""
 
 PROTOBUF_LIMIT = 2**31 - 1
+"""Most bytes of one protobuf message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +118,8 @@ def export_graph(
     for name in wanted:
         if name not in graph.values:
             raise InternalError(f"cannot export {name!r}: the graph has no such value")
-    emitter = _Emitter(graph, detach=detach, prefix=prefix)
+    emitter = Emitter(graph, detach=detach, prefix=prefix)
     specs = registry or default_registry()
-    opsets = {"": EXPORT_OPSET}
     pending: dict[str, list[Reduction]] = {}
     for reduction in reductions:
         pending.setdefault(reduction.value, []).append(reduction)
@@ -126,44 +132,40 @@ def export_graph(
                 reduced[reduction] = emitter.reduce(reduction)
 
     for node in _needed(graph, wanted):
-        domain, version = getattr(node.attrs, "opset", ("", 0))
-        opsets[domain] = max(opsets.get(domain, 1), version)
-        for ref in filter(None, node.inputs):
-            emitter.use_constant(ref)
-        try:
-            specs[node.op].export(node, graph, emitter)
-        except (KeyError, TypeError, ValueError) as exc:
-            raise InternalError(
-                f"layer {node.name!r} ({node.op}) cannot be written as ONNX: {exc}",
-                details={"layer": node.name, "operator": node.op},
-            ) from exc
+        write_node(node, graph, emitter, specs)
         reduce_now(node.outputs)
     reduce_now(list(pending))
     infos = []
     for name in names:
         emitter.use_constant(name)
         infos.append(
-            _value_info(name, graph.values[name].type)
+            value_info(name, graph.values[name].type)
             if declare_outputs
             else onnx.ValueInfoProto(name=name)
         )
     for reduction in dict.fromkeys(reductions):
         infos += reduced[reduction]
-    for domain in emitter.domains:
-        opsets.setdefault(domain, 1)
-    proto = helper.make_model(
-        helper.make_graph(
-            emitter.nodes,
-            graph.name or "graph",
-            [_value_info(n, graph.values[n].type) for n in graph.inputs],
-            infos,
-            emitter.initializers,
-        ),
-        producer_name="qbcompiler",
-        opset_imports=[helper.make_opsetid(d, v) for d, v in sorted(opsets.items())],
-        ir_version=_ir_version(opsets[""]),
-    )
-    return ExportedModel(proto, emitter.detached)
+    inputs = [value_info(n, graph.values[n].type) for n in graph.inputs]
+    return emitter.model(graph.name, inputs, infos)
+
+
+def write_node(node: Node, graph: Graph, emitter: Emitter, specs: Registry) -> None:
+    """Write one layer.
+
+    Raises:
+        InternalError: its operator cannot be written.
+    """
+    domain, version = getattr(node.attrs, "opset", ("", 0))
+    emitter.opsets[domain] = max(emitter.opsets.get(domain, 1), version)
+    for ref in filter(None, node.inputs):
+        emitter.use_constant(ref)
+    try:
+        specs[node.op].export(node, graph, emitter)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InternalError(
+            f"layer {node.name!r} ({node.op}) cannot be written as ONNX: {exc}",
+            details={"layer": node.name, "operator": node.op},
+        ) from exc
 
 
 def to_onnx(graph: Graph, outputs: Sequence[str] | None = None) -> onnx.ModelProto:
@@ -192,10 +194,24 @@ def save_onnx(graph: Graph, path: Path, outputs: Sequence[str] | None = None) ->
     Returns:
         The files written, the model first. Writing is not atomic: give a temporary name.
     """
-    if _constant_bytes(graph) < PROTOBUF_LIMIT - (64 << 20):
-        path.write_bytes(to_onnx_bytes(graph, outputs))
+    return save_model(export_model(graph, outputs), path)
+
+
+def export_model(graph: Graph, outputs: Sequence[str] | None = None) -> ExportedModel:
+    """Return :func:`export_graph`'s model; constants are detached where it would be over 2 GB."""
+    large = _constant_bytes(graph) >= PROTOBUF_LIMIT - (64 << 20)
+    return export_graph(graph, outputs, detach=large)
+
+
+def save_model(model: ExportedModel, path: Path) -> list[Path]:
+    """Write a model to ``path``, what was detached to ``path`` + ``.data`` beside it.
+
+    Returns:
+        The files written, the model first. Writing is not atomic: give a temporary name.
+    """
+    if not model.detached:
+        path.write_bytes(model.proto.SerializeToString(deterministic=True))
         return [path]
-    model = export_graph(graph, outputs, detach=True)
     data_path = path.with_name(path.name + ".data")
     offset = 0
     with data_path.open("wb") as file:
@@ -213,10 +229,16 @@ def save_onnx(graph: Graph, path: Path, outputs: Sequence[str] | None = None) ->
     return [path, data_path]
 
 
-class _Emitter:
-    """The ``OnnxEmitter`` that operators write to."""
+class Emitter:
+    """The ``OnnxEmitter`` that operators write to.
 
-    def __init__(self, graph: Graph, *, detach: bool, prefix: str) -> None:
+    Args:
+        graph: whose constants are written where a node reads them, and whose names are taken.
+        detach: keep constants of :data:`DETACH_BYTES` and more out of the protobuf.
+        prefix: put before names that are made up.
+    """
+
+    def __init__(self, graph: Graph, *, detach: bool = False, prefix: str = "") -> None:
         self._graph = graph
         self._prefix = prefix
         self._detach = detach
@@ -226,7 +248,22 @@ class _Emitter:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.detached: dict[str, Array] = {}
-        self.domains: dict[str, None] = {}
+        self.opsets: dict[str, int] = {"": EXPORT_OPSET}
+
+    def model(
+        self,
+        name: str,
+        inputs: Sequence[onnx.ValueInfoProto],
+        outputs: Sequence[onnx.ValueInfoProto],
+    ) -> ExportedModel:
+        """Return what was written as a model."""
+        proto = helper.make_model(
+            helper.make_graph(self.nodes, name or "graph", inputs, outputs, self.initializers),
+            producer_name="qbcompiler",
+            opset_imports=[helper.make_opsetid(d, v) for d, v in sorted(self.opsets.items())],
+            ir_version=_ir_version(self.opsets[""]),
+        )
+        return ExportedModel(proto, self.detached)
 
     def emit(
         self,
@@ -250,7 +287,7 @@ class _Emitter:
             if attrs[key] is not None:
                 node.attribute.append(make_attribute(op_type, domain, key, attrs[key]))
         self.nodes.append(node)
-        self.domains.setdefault(domain)
+        self.opsets.setdefault(domain, 1)
 
     def temp(self, hint: str = "t") -> str:
         """Return a tensor name that no value of the graph has."""
@@ -259,6 +296,11 @@ class _Emitter:
         while (name := f"{base}{number}") in self._taken:
             number += 1
         self._counts[base] = number + 1
+        self._taken.add(name)
+        return name
+
+    def reserve(self, name: str) -> str:
+        """Keep :meth:`temp` from using a name that the graph got since."""
         self._taken.add(name)
         return name
 
@@ -300,7 +342,7 @@ class _Emitter:
             if reduction.axis is None:
                 # without axes the flag would mean "reduce nothing"
                 del self.nodes[-1].attribute[-1]
-            infos.append(_value_info(out, TensorType(type_.dtype, shape)))
+            infos.append(value_info(out, TensorType(type_.dtype, shape)))
         return infos
 
     def _initialize(self, name: str, data: Array) -> None:
@@ -334,7 +376,8 @@ def _constant_bytes(graph: Graph) -> int:
     return sum(v.type.nbytes for v in graph.constants())
 
 
-def _value_info(name: str, type_: TensorType) -> onnx.ValueInfoProto:
+def value_info(name: str, type_: TensorType) -> onnx.ValueInfoProto:
+    """Return the declaration of an input or output; negative dimensions are left open."""
     dims = [d if d >= 0 else None for d in type_.shape]
     return helper.make_tensor_value_info(name, element_type(type_.dtype), dims)
 

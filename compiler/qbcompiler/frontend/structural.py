@@ -145,6 +145,30 @@ def _cast(
     return None
 
 
+def _extremum(
+    interpreter: Interpreter, op: Op, scope: Scope, builder: GraphBuilder
+) -> list[Entity | None] | None:
+    """A comparison with an infinity that never wins passes the rest on."""
+    values = [e for e in op.inputs if isinstance(e, Value)]
+    if len(values) != len(op.inputs):
+        return None
+    idle = -np.inf if op.op_type == "Max" else np.inf
+    kept = [v for v in values if not _all_equal(v, idle)]
+    if len(kept) == len(values) or len(kept) != 1:
+        return None
+    shapes = [v.shape for v in values]
+    if any(not v.type.is_static for v in values) or np.broadcast_shapes(*shapes) != kept[0].shape:
+        return None
+    return [kept[0]]
+
+
+def _all_equal(value: Value, number: float) -> bool:
+    data = value.data
+    if data is None or not value.type.dtype.is_float or data.size == 0:
+        return False
+    return bool(np.all(data == number))
+
+
 # -- sequences and optionals ------------------------------------------------------------------
 
 
@@ -342,6 +366,8 @@ HANDLERS: dict[str, Handler] = {
     "Identity": _identity,
     "If": if_,
     "Loop": loop,
+    "Max": _extremum,
+    "Min": _extremum,
     "Optional": _optional,
     "OptionalGetElement": _identity,
     "OptionalHasElement": _optional_has_element,

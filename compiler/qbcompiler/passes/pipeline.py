@@ -10,6 +10,8 @@ from .base import GraphPass, PassResult
 from .cancel_moves import CancelMoves
 from .common_subexpressions import CommonSubexpressions
 from .dead_code import DeadCode
+from .drop_expands import DropExpands
+from .drop_guards import DropNanGuards
 from .fold_affine import FoldAffineAfter, FoldAffineBefore
 from .fold_constants import FoldConstants
 from .fold_pads import FoldPads
@@ -23,6 +25,8 @@ from .fuse_swish import FuseSwish
 from .merge_affine import MergeAffine
 from .merge_clips import MergeClips
 from .merge_slices import MergeSlices
+from .normalize_reductions import KeepReducedDims, SumToMean
+from .sink_reshapes import SinkReshapes
 
 __all__ = ["PIPELINE", "run_pipeline"]
 
@@ -30,8 +34,13 @@ PIPELINE: tuple[GraphPass, ...] = (
     FoldConstants(),
     DeadCode(),
     CommonSubexpressions(),
+    SinkReshapes(),
     CancelMoves(),
     MergeSlices(),
+    DropExpands(),
+    DropNanGuards(),
+    SumToMean(),
+    KeepReducedDims(),
     FuseSoftmax(),
     FuseLayerNorm(),
     FuseRmsNorm(),
