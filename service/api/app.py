@@ -30,6 +30,7 @@ from ..settings import Mode, Settings, SettingsError, get_settings
 from ..storage import open_store
 from . import artifacts, calibrations, catalogue, events, health, jobs, models, page, problems
 from .context import Broker, Context
+from .description import install_description
 from .metrics import Metrics
 from .middleware import RequestMiddleware
 from .pump import OutboxPump
@@ -110,6 +111,7 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
     ):
         app.include_router(router)
     app.add_middleware(RequestMiddleware)
+    install_description(app)
     return app
 
 

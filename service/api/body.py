@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from ..domain import ServiceError
 from .problems import BadBody
 
-__all__ = ["StrictRoute", "parse_json"]
+__all__ = ["StrictRoute", "check_length", "parse_json"]
 
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 
@@ -25,14 +25,15 @@ class StrictRequest(Request):
         """Return the body, refusing one that is too large before it is all here."""
         if not hasattr(self, "_body"):
             limit = self.app.state.qb.settings.max_json_bytes
-            announced = self.headers.get("content-length", "")
-            if announced.isascii() and announced.isdecimal() and int(announced[:20]) > limit:
-                raise BadBody(_too_large(limit))
+            try:
+                check_length(self, limit, "the JSON body")
+            except ServiceError as exc:
+                raise BadBody(exc) from exc
             data = bytearray()
             async for chunk in self.stream():
                 data += chunk
                 if len(data) > limit:
-                    raise BadBody(_too_large(limit))
+                    raise BadBody(_too_large(limit, "the JSON body"))
             self._body = bytes(data)
         return self._body
 
@@ -123,10 +124,23 @@ def _check_text(value: Any) -> None:
             pending.extend(item)
 
 
-def _too_large(limit: int) -> ServiceError:
+def check_length(request: Request, limit: int, what: str) -> None:
+    """Refuse a body by the length that it announces, before any of it is read.
+
+    A client that sent ``Expect: 100-continue`` has not sent a byte then.
+
+    Raises:
+        ServiceError: ``PAYLOAD_TOO_LARGE``.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdecimal() and int(announced[:20]) > limit:
+        raise _too_large(limit, what)
+
+
+def _too_large(limit: int, what: str) -> ServiceError:
     return ServiceError(
         "PAYLOAD_TOO_LARGE",
-        f"the JSON body is larger than {limit} bytes",
+        f"{what} is larger than {limit} bytes",
         hint="GET /v1/limits lists every bound",
         details={"limit": limit},
     )

@@ -23,7 +23,7 @@ from ..intake import (
     unpack,
 )
 from ..storage import Spool, inside
-from .body import StrictRoute
+from .body import StrictRoute, check_length
 from .context import Builder, Context, Ctx, Reader
 from .fields import (
     CalibrationId,
@@ -45,6 +45,8 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/calibrations", tags=["calibrations"], route_class=StrictRoute)
 
 _MAX_FIELD = 64 << 10
+# boundaries, part headers and fields
+_MAX_OVERHEAD = 64 << 20
 _BATCH = 4 << 20
 _TEXT_FIELDS = ("name", "list", "labels")
 
@@ -95,6 +97,8 @@ async def create_calibration(
     Every sample's header is checked: its kind, type, shape, and that it is whole.
     """
     settings = context.settings
+    limit = settings.max_calibration_bytes + _MAX_OVERHEAD
+    check_length(request, limit, "the calibration data")
     with ExitStack() as stack:
         folder = Path(await run_in_threadpool(_scratch, settings.scratch_dir))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -167,40 +167,41 @@ async def job_log(
     view = await run_in_threadpool(find_job, context, principal, job_id)
     follows = follow and not view.job.is_terminal
     return StreamingResponse(
-        _follow(context, principal, view) if follows else _log(context, view),
+        _follow(context, principal, view) if follows else _LogReader(context, view.build.id).text(),
         media_type="text/plain; charset=utf-8",
         headers={"X-Accel-Buffering": "no"},
     )
 
 
-async def _log(context: Context, view: JobView, seen: int = 0) -> AsyncIterator[bytes]:
-    async for _, text in _chunks(context, view, seen):
-        yield text
+class _LogReader:
+    """Reads a build's log from where it was last, with a line between attempts."""
 
+    def __init__(self, context: Context, build_id: str) -> None:
+        self._context = context
+        self._build_id = build_id
+        self._seen = 0
+        self._attempt = 0
 
-async def _chunks(context: Context, view: JobView, seen: int) -> AsyncIterator[tuple[int, bytes]]:
-    attempt = 0
-    while True:
-        found = await run_in_threadpool(context.jobs.log_chunks, view.build.id, seen)
-        for event in found:
-            seen = event.seq
-            text = str(event.data.get("text", ""))
-            if attempt and event.attempt != attempt:
-                text = f"--- attempt {event.attempt} ---\n{text}"
-            attempt = event.attempt
-            yield seen, text.encode()
-        if not found:
-            return
+    async def text(self) -> AsyncIterator[bytes]:
+        """Yield what is new."""
+        read = self._context.jobs.log_chunks
+        while found := await run_in_threadpool(read, self._build_id, self._seen):
+            for event in found:
+                self._seen = event.seq
+                text = str(event.data.get("text", ""))
+                if self._attempt and event.attempt != self._attempt:
+                    text = f"--- attempt {event.attempt} ---\n{text}"
+                self._attempt = event.attempt
+                yield text.encode()
 
 
 async def _follow(context: Context, principal: Principal, view: JobView) -> AsyncIterator[bytes]:
-    seen = 0
+    log = _LogReader(context, view.build.id)
     with context.watcher.watch(view.build.id) as watch:
         while True:
             number = watch.number
             ended = (await run_in_threadpool(find_job, context, principal, view.job.id)).job
-            async for position, text in _chunks(context, view, seen):
-                seen = position
+            async for text in log.text():
                 yield text
             if ended.is_terminal:
                 return

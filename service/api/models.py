@@ -15,7 +15,7 @@ from ..db import NewModel
 from ..domain import FieldError, FileRef, Model, ServiceError
 from ..intake import ModelFacts, NotAModel, read_model
 from ..storage import Spool
-from .body import StrictRoute
+from .body import StrictRoute, check_length
 from .context import Builder, Context, Ctx, Reader
 from .fields import (
     Cursor,
@@ -39,6 +39,8 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
 
 _MAX_FIELD = 64 << 10
+# boundaries, part headers and fields
+_MAX_OVERHEAD = 1 << 20
 _MAX_EXTERNAL = 1000
 # what is hashed and written in one visit to a thread
 _BATCH = 4 << 20
@@ -102,6 +104,7 @@ async def create_model(
 
     It is written to the store while it arrives; its inputs and outputs are read from it.
     """
+    check_length(request, context.settings.max_model_bytes + _MAX_OVERHEAD, "the model")
     with ExitStack() as stack:
         form = await _read_form(request, context, stack)
         model = await run_in_threadpool(_finish, context, principal.project, form)
@@ -139,6 +142,7 @@ async def put_model(
             "PUT takes the bare file as its body",
             hint="use POST for multipart/form-data",
         )
+    check_length(request, context.settings.max_model_bytes, "the model")
     with ExitStack() as stack:
         form = _Form()
         form.name = name

@@ -156,7 +156,6 @@ def problems(*statuses: Status) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": HTTPStatus(status).phrase,
-            "model": Problem,
             "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
         for status in sorted(every)
@@ -185,6 +184,8 @@ def problem_response(
     headers = {"Cache-Control": "no-store"}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
+    if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and "size" in error.details:
+        headers["Content-Range"] = f"bytes */{error.details['size']}"
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="qb"'
     text = json.dumps(body, ensure_ascii=True, default=str)

@@ -69,7 +69,8 @@ def archive_kind(path: Path) -> str | None:
         return "gz"
     if head.startswith(b"\x28\xb5\x2f\xfd"):
         return "zst"
-    if head[257:262] == b"ustar":
+    # an archive of nothing is blocks of zeros
+    if head[257:262] == b"ustar" or (len(head) == 512 and not any(head)):
         return "tar"
     return None
 

@@ -15,7 +15,7 @@ __all__ = ["SampleError", "array_header", "describe_sample", "is_sample"]
 SAMPLE_SUFFIXES = frozenset(
     {".npy", ".npz", ".pt", ".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}
 )
-_IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "MPO")
+_IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
 _MAX_HEADER = 1 << 20
 _MAX_ARRAYS = 1000
 _DTYPE = re.compile(r"[<>|=]?([biufc])(\d{1,2})\Z")

@@ -21,6 +21,7 @@ from service.domain import (
 from service.settings import Settings
 
 from ..support.servers import new_bucket
+from .live import Live, serving
 
 
 @pytest.fixture
@@ -122,3 +123,26 @@ def in_threads(count: int, work: object) -> list[object]:
     for thread in threads:
         thread.join(60)
     return results
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A service that the tests of one module share."""
+    settings = Settings(
+        data_dir=tmp_path_factory.mktemp("data"),
+        poll_seconds=0.02,
+        sse_keepalive_seconds=0.2,
+        max_json_bytes=20_000,
+        max_model_bytes=200_000,
+        max_calibration_bytes=400_000,
+        max_unpacked_bytes=3_000_000,
+        max_archive_entries=50,
+        max_image_pixels=10_000,
+    )
+    with serving(settings) as found:
+        yield found
+
+
+def free_settings(folder: Path, **changes: object) -> Settings:
+    """Settings with a data folder of their own."""
+    return Settings.model_validate({"data_dir": folder, **changes})
