@@ -156,7 +156,7 @@ class Builder:
             return Outcome(Ending.FAILED, failure=Failure("INTERNAL_ERROR", str(exc)))
         reporter.log(f"engine {spec.engine} {spec.engine_version}, attempt {claim.fencing}")
         return run_engine(
-            build_command(engine, spec, inputs),
+            build_command(engine, spec, inputs, scratch),
             scratch=scratch,
             output=inputs.output,
             env=engine_env(scratch, self.settings.worker_threads),

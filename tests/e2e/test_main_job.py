@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,26 @@ def test_the_stream_resumes_after_an_event(server: Server, compiled: dict[str, A
     middle = whole[len(whole) // 2][0]
     rest = list(server.events(compiled["job"]["id"], last_id=middle))
     assert [i for i, _, _ in rest] == [i for i, _, _ in whole if int(i) > int(middle)]
+
+
+def test_the_log_tells_no_path_of_the_server(server: Server, compiled: dict[str, Any]) -> None:
+    text = server.http.get(f"/v1/jobs/{compiled['job']['id']}/log").text
+    assert "engine qbcompiler" in text
+    assert str(server.data_dir) not in text and "/tmp" not in text
+
+
+def test_the_pages_load_nothing_from_elsewhere(server: Server) -> None:
+    for page in ("/", "/docs"):
+        answer = server.http.get(page)
+        assert answer.status_code == 200
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assets = re.findall(r'(?:src|href)="(/web/[^"]+)"', answer.text)
+        assert len(assets) == 2 and "://" not in answer.text
+        for asset in assets:
+            found = server.http.get(asset)
+            assert found.status_code == 200 and found.text
+            for module in re.findall(r'from "\./([^"]+)"', found.text):
+                assert server.http.get(f"/web/{module}").status_code == 200
 
 
 def test_the_bytes_are_those_of_a_local_build(

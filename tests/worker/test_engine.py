@@ -60,7 +60,7 @@ def run(
     model = scratch / "model.onnx"
     model.write_bytes(b"a model")
     command = build_command(
-        [sys.executable, str(STAND_IN), behaviour], spec(), Inputs(model, None, output)
+        [sys.executable, str(STAND_IN), behaviour], spec(), Inputs(model, None, output), scratch
     )
     heard = Heard()
     outcome = run_engine(
@@ -270,24 +270,25 @@ def test_the_command_says_what_the_request_said(tmp_path: Path) -> None:
             input_shapes={"x": (1, 3, 8, 8)},
         ),
         inputs,
+        tmp_path,
     )
     text = " ".join(full)
-    assert text.startswith(f"qbc compile --model {tmp_path}/m.onnx --backend onnx")
+    assert text.startswith("qbc compile --model m.onnx --backend onnx")
     for part in (
         "--target-device regulus-rb",
         "--inference-scheme single",
         "--config-preset classification",
         "--input-shape x=1,3,8,8",
         "--cpu-offload",
-        f"--calib-data-path {tmp_path}/cal",
-        f"--mblt-save-path {tmp_path}/model.mblt",
+        "--calib-data-path cal",
+        "--mblt-save-path model.mblt",
     ):
         assert part in text
     assert (tmp_path / "request-config.json").read_text() == '{"calibration": {"mode": 1}}'
-    parse = " ".join(build_command(["qbc"], spec(JobKind.PARSE), inputs))
+    parse = " ".join(build_command(["qbc"], spec(JobKind.PARSE), inputs, tmp_path))
     assert "--calib" not in parse and "--inference-scheme" not in parse
     quantize = " ".join(build_command(["qbc"], spec(JobKind.QUANTIZE, use_random_calib=True),
-                                      inputs))  # fmt: skip
+                                      inputs, tmp_path))  # fmt: skip
     assert "--mblt " in quantize and "--use-random-calib" in quantize
     assert "--cpu-offload" not in quantize
 

@@ -72,18 +72,19 @@ def engine_env(scratch: Path, threads: int) -> dict[str, str]:
     return env
 
 
-def build_command(command: Sequence[str], spec: BuildSpec, inputs: Inputs) -> list[str]:
+def build_command(command: Sequence[str], spec: BuildSpec, inputs: Inputs, root: Path) -> list[str]:
     """Return the whole command of a build; writes the configuration file where there is one.
 
     What the caller gave is passed on as it was given (preset, configuration, options), so that
-    the engine resolves it as a person's own run would.
+    the engine resolves it as a person's own run would. Paths are relative to ``root``, the
+    engine's working folder, so that no message of the engine tells where the server keeps files.
     """
     args = [*command, spec.kind.value]
     if spec.kind is JobKind.QUANTIZE:
-        args += ["--mblt", str(inputs.model)]
+        args += ["--mblt", str(inputs.model.relative_to(root))]
     else:
-        args += ["--model", str(inputs.model), "--backend", spec.backend]
-    out = inputs.output
+        args += ["--model", str(inputs.model.relative_to(root)), "--backend", spec.backend]
+    out = inputs.output.relative_to(root)
     if spec.kind is JobKind.PARSE:
         args += ["--output", str(out / "model.mblt")]
     else:
@@ -100,9 +101,9 @@ def build_command(command: Sequence[str], spec: BuildSpec, inputs: Inputs) -> li
     if spec.config_preset is not None:
         args += ["--config-preset", spec.config_preset]
     if spec.compile_config:
-        path = out / "request-config.json"
+        path = inputs.output / "request-config.json"
         path.write_text(json.dumps(dict(spec.compile_config)), encoding="utf-8")
-        args += ["--compile-config", str(path)]
+        args += ["--compile-config", str(path.relative_to(root))]
     if spec.kind is not JobKind.QUANTIZE:
         for name, shape in spec.input_shapes.items():
             args += ["--input-shape", f"{name}={','.join(map(str, shape))}"]
@@ -114,7 +115,7 @@ def build_command(command: Sequence[str], spec: BuildSpec, inputs: Inputs) -> li
         if spec.use_random_calib:
             args += ["--use-random-calib"]
         elif inputs.calibration is not None:
-            args += ["--calib-data-path", str(inputs.calibration)]
+            args += ["--calib-data-path", str(inputs.calibration.relative_to(root))]
     return args
 
 

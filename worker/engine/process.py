@@ -117,6 +117,7 @@ class _Run:
     ) -> None:
         self._scratch = scratch
         self._output = output
+        self._prefix = f"{scratch}/"
         self._control = control
         self._sink = sink
         self._result: Result | None = None
@@ -225,6 +226,8 @@ class _Run:
             self._hear(line, is_stdout)
 
     def _hear(self, line: str, is_stdout: bool) -> None:
+        # where the server keeps its files is nobody's business
+        line = line.replace(self._prefix, "")
         message = read_line(line) if is_stdout else (Said(line) if line.strip() else None)
         match message:
             case Progress():
