@@ -18,7 +18,9 @@ from ..paths import check_input, check_outputs, file_entry, write_bytes
 from ..progress import JsonlReporter, Reporter
 
 if TYPE_CHECKING:
+    from ..frontend.export import ExportedModel
     from ..ir import Array
+    from ..package import Mxq
 
 __all__ = ["check_package", "run_export", "run_extract_body", "run_run"]
 
@@ -31,21 +33,22 @@ def run_extract_body(args: Namespace, reporter: Reporter) -> int:
 
 
 def run_export(args: Namespace, reporter: Reporter) -> int:
-    """Write an MBLT as standard ONNX."""
-    if args.mxq:
-        raise ArgumentError(
-            "an MXQ cannot be exported in this version, only an MBLT",
-            hint="keep the MBLT with --mblt-save-path when compiling, and export that",
-        )
-    from ..frontend import save_onnx
-    from ..package import read_mblt
+    """Write an MBLT as float ONNX, or an MXQ as ONNX with quantized tensors."""
+    from ..frontend.export import export_model, save_model
+    from ..package import read_mblt, read_mxq
 
-    check_input(args.mblt, "MBLT")
-    check_outputs({"the output": args.output}, [args.mblt])
+    path = args.mxq or args.mblt
+    check_input(path, "MXQ" if args.mxq else "MBLT")
+    check_outputs({"the output": args.output}, [path])
     output = Path(args.output)
-    with read_mblt(args.mblt) as opened, _scratch(output) as folder:
-        opened.verify()
-        made = save_onnx(opened.graph, folder / output.name)
+    with _scratch(output) as folder, contextlib.ExitStack() as stack:
+        if args.mxq:
+            model = _qdq_model(stack.enter_context(read_mxq(args.mxq)))
+        else:
+            mblt = stack.enter_context(read_mblt(args.mblt))
+            mblt.verify()
+            model = export_model(mblt.graph)
+        made = save_model(model, folder / output.name)
         # the weights first: the model must not be there without them
         for file in reversed(made):
             with file.open("rb") as stream:
@@ -54,6 +57,13 @@ def run_export(args: Namespace, reporter: Reporter) -> int:
     files = [file_entry("onnx", output.parent / file.name) for file in made]
     _written(reporter, files, {})
     return 0
+
+
+def _qdq_model(mxq: Mxq) -> ExportedModel:
+    from ..frontend.export_qdq import export_qdq
+
+    mxq.verify()
+    return export_qdq(mxq.body, mxq.inputs, mxq.outputs, head=mxq.head, tail=mxq.tail)
 
 
 def run_run(args: Namespace, reporter: Reporter) -> int:

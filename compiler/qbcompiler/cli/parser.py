@@ -356,7 +356,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "info": ("print what an MBLT or MXQ is", _info),
     "validate": ("say whether a model parses and which layers a device supports", _validate),
     "extract-body": ("write the NPU body of an MBLT as its own MBLT", _extract_body),
-    "export": ("write an MBLT as standard ONNX", _export),
+    "export": ("write an MBLT (float) or MXQ (quantized) as standard ONNX", _export),
     "run": ("run an MXQ or MBLT in the reference runtime", _run),
     "check": ("check the environment, and a package", _check),
 }

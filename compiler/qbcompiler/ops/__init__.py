@@ -3,6 +3,7 @@
 from .registry import Registry, default_registry
 from .spec import (
     EXPORT_OPSET,
+    Affine,
     Case,
     Kernels,
     Lowering,
@@ -13,12 +14,14 @@ from .spec import (
     QuantRule,
     RealForm,
     Refusal,
+    Rounding,
     SourceNode,
     TableForm,
 )
 
 __all__ = [
     "EXPORT_OPSET",
+    "Affine",
     "Case",
     "Kernels",
     "Lowering",
@@ -30,6 +33,7 @@ __all__ = [
     "RealForm",
     "Refusal",
     "Registry",
+    "Rounding",
     "SourceNode",
     "TableForm",
     "default_registry",

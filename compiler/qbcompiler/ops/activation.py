@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .affine import affine_layer, affine_tensors, run_affine
+from .affine import affine_form, affine_layer, affine_tensors, run_affine
 from .common import (
     broadcast,
     float64,
@@ -41,6 +41,7 @@ from .spec import (
     RealForm,
     Refusal,
     SourceNode,
+    TableForm,
 )
 
 __all__ = ["Clip", "ClipAttrs", "Hardtanh", "PRelu", "Relu"]
@@ -105,6 +106,12 @@ class _Clamp(OpSpec[A]):
             return [run_affine(layer, inputs, out, low=low, high=high)]
         y: Array = np.minimum(np.maximum(x, x.dtype.type(low)), x.dtype.type(high))
         return [y]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        attrs = self.attrs_type.from_dict(layer.real)
+        if "shift" in layer.attrs:
+            return RealForm(self.name, attrs, [affine_form(layer, params)])
+        return RealForm(self.name, attrs, layer.inputs)
 
 
 def _step(bound: float | None, out: QuantParams, default: int) -> int:
@@ -317,36 +324,28 @@ class PRelu(OpSpec[NoAttrs]):
         params: Mapping[str, QuantParams | None],
         kernels: Kernels,
     ) -> list[Array]:
-        x, out = inputs[0], params[layer.outputs[0]]
-        source = params[layer.inputs[0]]
-        assert x is not None and out is not None and source is not None
-        sides = [
-            run_affine(
-                IntLayer(
-                    layer.name,
-                    layer.op,
-                    layer.inputs,
-                    layer.outputs,
-                    {"shift": layer.attrs[f"shift_{side}"]},
-                    {
-                        "multiplier_0": layer.tensors[f"multiplier_{side}"],
-                        "constant": layer.tensors[f"constant_{side}"],
-                    },
-                ),
-                inputs,
-                out,
-            )
-            for side in ("above", "below")
-        ]
-        return [np.where(x.astype(np.int32) >= source.zero_point, sides[0], sides[1])]
+        x = inputs[0]
+        assert x is not None
+        return [_piecewise(layer, x, params)]
 
-    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
-        above, below = (
-            layer.tensors[f"multiplier_{side}"] / 2.0 ** layer.attrs[f"shift_{side}"]
-            for side in ("above", "below")
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> TableForm:
+        # one row for each slope, computed by the layer itself
+        tensors = layer.tensors
+        slopes, row = np.unique(tensors["multiplier_below"], return_inverse=True)
+        every = np.arange(-128, 128, dtype=np.int8)
+        table = []
+        for slope in slopes:
+            index = int(np.argmax(tensors["multiplier_below"].reshape(-1) == slope))
+            constant = np.broadcast_to(tensors["constant_below"], tensors["multiplier_below"].shape)
+            own = {
+                "multiplier_below": np.asarray(slope),
+                "constant_below": constant.reshape(-1)[index],
+            }
+            alone = replace(layer, tensors={**tensors, **own})
+            table.append(_piecewise(alone, every, params))
+        return TableForm(
+            np.stack(table), row.reshape(tensors["multiplier_below"].shape).astype(np.int32)
         )
-        slope = np.asarray(below / above, dtype=np.float32)
-        return RealForm(self.name, NoAttrs(), [layer.inputs[0], slope])
 
     def cases(self) -> Sequence[Case]:
         slopes = np.array([0.25, -0.5, 1.5], np.float32)
@@ -354,3 +353,28 @@ class PRelu(OpSpec[NoAttrs]):
             Case("channel", NoAttrs(), [_act(1, 3, 4, 5), slopes.reshape(3, 1, 1)], bound=0.51),
             Case("scalar", NoAttrs(), [_act(2, 5), np.full((1,), 0.1, np.float32)], bound=0.51),
         ]
+
+
+def _piecewise(layer: IntLayer, x: Array, params: Mapping[str, QuantParams | None]) -> Array:
+    """Apply the affine map of the side of zero that each element is on."""
+    out, source = params[layer.outputs[0]], params[layer.inputs[0]]
+    assert out is not None and source is not None
+    sides = [
+        run_affine(
+            IntLayer(
+                layer.name,
+                layer.op,
+                layer.inputs,
+                layer.outputs,
+                {"shift": layer.attrs[f"shift_{side}"]},
+                {
+                    "multiplier_0": layer.tensors[f"multiplier_{side}"],
+                    "constant": layer.tensors[f"constant_{side}"],
+                },
+            ),
+            [x],
+            out,
+        )
+        for side in ("above", "below")
+    ]
+    return np.where(x.astype(np.int32) >= source.zero_point, sides[0], sides[1])

@@ -23,10 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..ir import Array, IntLayer, Node, QuantParams
 from .common import activations, float64, grid_of, span_of
-from .spec import QuantContext
+from .spec import Affine, QuantContext
 from .tables import by_channel, by_pair
 
-__all__ = ["MAX_RATIO", "affine_layer", "affine_real", "affine_tensors", "run_affine"]
+__all__ = ["MAX_RATIO", "affine_form", "affine_layer", "affine_tensors", "run_affine"]
 
 MAX_RATIO = 2.0**29
 """Ratios are clamped here: one input step already saturates any output grid."""
@@ -114,25 +114,36 @@ def affine_layer(
     )
 
 
-def affine_real(
-    tensors: Mapping[str, Array], shift: int, inputs: Sequence[QuantParams], out: QuantParams
-) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return the real factors and the real constant of an affine layer.
+def affine_form(
+    layer: IntLayer,
+    params: Mapping[str, QuantParams | None],
+    *,
+    inputs: Sequence[str] | None = None,
+    tensors: Mapping[str, Array] | None = None,
+    shift: int | None = None,
+) -> Affine:
+    """Return an affine layer over centred integers.
 
     Args:
-        tensors, shift: as :func:`affine_tensors` made them.
-        inputs, out: the grids.
+        layer: the layer.
+        params: the grids.
+        inputs, tensors, shift: those of a part of the layer, with the tensors' names as
+            :func:`affine_tensors` has them; the layer's own by default.
     """
-    unit = 2.0**shift
-    total: Int64 = np.asarray(tensors["constant"], dtype=np.int64)
-    total = total - (out.zero_point << shift) - (1 << (shift - 1))
-    factors = []
-    for index, params in enumerate(inputs):
-        m = np.asarray(tensors[f"multiplier_{index}"], dtype=np.int64)
-        if params.zero_point:
-            total = total + m * params.zero_point
-        factors.append(m / unit * (out.scale / params.scale))
-    return factors, np.asarray(total / unit * out.scale)
+    out = params[layer.outputs[0]]
+    assert out is not None
+    names = layer.inputs if inputs is None else inputs
+    found = layer.tensors if tensors is None else tensors
+    by = int(layer.attrs["shift"]) if shift is None else shift
+    total: Int64 = np.asarray(found["constant"], dtype=np.int64) - (out.zero_point << by)
+    multipliers: list[Int64] = []
+    for index, name in enumerate(names):
+        source = params[name]
+        assert source is not None
+        m: Int64 = np.asarray(found[f"multiplier_{index}"], dtype=np.int64)
+        multipliers.append(m)
+        total = total + m * source.zero_point
+    return Affine(list(names), multipliers, np.asarray(total), by)
 
 
 def run_affine(

@@ -19,7 +19,7 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .affine import MAX_RATIO, affine_layer, run_affine
+from .affine import MAX_RATIO, affine_form, affine_layer, run_affine
 from .common import (
     broadcast,
     centre,
@@ -27,9 +27,11 @@ from .common import (
     integer_reason,
     require,
     require_same_dtype,
+    rounding_of,
 )
 from .fixedpoint import fixed_multiplier, requantize
 from .spec import (
+    Affine,
     Case,
     Kernels,
     Lowering,
@@ -37,6 +39,7 @@ from .spec import (
     OpSpec,
     QuantContext,
     QuantRule,
+    RealForm,
     Refusal,
     SourceNode,
 )
@@ -101,6 +104,9 @@ class _Sum(_Binary):
 
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         return affine_layer(node, q, self.signs)
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> Affine:
+        return affine_form(layer, params)
 
     def run(
         self,
@@ -173,6 +179,9 @@ class Multiply(_Binary):
         out = grid_of(q, node.outputs[0])
         return _product_tensors(node, q, a.scale * b.scale / out.scale)
 
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        return RealForm(self.name, NoAttrs(), layer.inputs, rounding_of(layer.tensors))
+
     def run(
         self,
         layer: IntLayer,
@@ -200,6 +209,9 @@ class Div(_Binary):
     name = "Div"
     onnx = ("Div",)
     exported = "Div"
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        return RealForm(self.name, NoAttrs(), layer.inputs)
 
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         a, b = (grid_of(q, n) for n in node.inputs)

@@ -26,7 +26,7 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .affine import affine_layer, affine_real, run_affine
+from .affine import affine_form, affine_layer, run_affine
 from .common import (
     ax,
     broadcast,
@@ -38,6 +38,7 @@ from .common import (
     require_same_dtype,
 )
 from .spec import (
+    Affine,
     Case,
     Kernels,
     Lowering,
@@ -100,14 +101,10 @@ class _Affine(OpSpec[Attrs]):
         assert out is not None
         return [run_affine(layer, inputs, out)]
 
-    def affine_parts(
+    def real_form(
         self, layer: IntLayer, params: Mapping[str, QuantParams | None]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the real factor and constant of a layer of one input."""
-        source, out = params[layer.inputs[0]], params[layer.outputs[0]]
-        assert source is not None and out is not None
-        factors, constant = affine_real(layer.tensors, layer.attrs["shift"], [source], out)
-        return factors[0].astype(np.float32), constant.astype(np.float32)
+    ) -> RealForm | TableForm | Affine:
+        return affine_form(layer, params)
 
 
 class _WithConstant(_Affine):
@@ -160,10 +157,6 @@ class AddingConstant(_WithConstant):
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         return affine_layer(node, q, [1.0], float64(q.const(node.inputs[1])))
 
-    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
-        _, c = self.affine_parts(layer, params)
-        return RealForm(self.name, NoAttrs(), [layer.inputs[0], c])
-
     def cases(self) -> Sequence[Case]:
         return [
             Case("scalar", NoAttrs(), [_act(2, 5), _numbers()], bound=0.51),
@@ -190,13 +183,6 @@ class SubConstant(_WithConstant):
         sign = -1.0 if getattr(node.attrs, "reverse", False) else 1.0
         return affine_layer(node, q, [sign], -sign * float64(q.const(node.inputs[1])))
 
-    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
-        factor, c = self.affine_parts(layer, params)
-        reverse = bool(factor < 0)
-        return RealForm(
-            self.name, ReversibleAttrs(reverse), [layer.inputs[0], c if reverse else -c]
-        )
-
     def cases(self) -> Sequence[Case]:
         return [
             Case("scalar", ReversibleAttrs(), [_act(2, 5), _numbers()], bound=0.51),
@@ -218,10 +204,6 @@ class MultiplyConstant(_WithConstant):
 
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         return affine_layer(node, q, [float64(q.const(node.inputs[1]))])
-
-    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
-        factor, _ = self.affine_parts(layer, params)
-        return RealForm(self.name, NoAttrs(), [layer.inputs[0], factor])
 
     def cases(self) -> Sequence[Case]:
         return [
@@ -305,12 +287,10 @@ class DivConstant(_WithConstant):
 
     def real_form(
         self, layer: IntLayer, params: Mapping[str, QuantParams | None]
-    ) -> RealForm | TableForm:
+    ) -> RealForm | TableForm | Affine:
         if layer.attrs["reverse"]:
             return TableForm(layer.tensors["table"], layer.tensors["row"])
-        # divisors so large that their reciprocal vanished have no float form as divisors
-        factor, _ = self.affine_parts(layer, params)
-        return RealForm("MultiplyConstant", NoAttrs(), [layer.inputs[0], factor])
+        return super().real_form(layer, params)
 
     def cases(self) -> Sequence[Case]:
         return [
@@ -367,9 +347,6 @@ class Neg(_Affine):
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
         to.emit("Neg", node.inputs, node.outputs)
-
-    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
-        return RealForm(self.name, NoAttrs(), layer.inputs)
 
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         return affine_layer(node, q, [-1.0])
@@ -432,11 +409,6 @@ class Batchnorm(_Affine):
         k = scale / np.sqrt(var + getattr(node.attrs, "epsilon", 1e-5))
         shape = ax(rank, 1)
         return affine_layer(node, q, [k.reshape(shape)], (bias - mean * k).reshape(shape))
-
-    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
-        k, c = (part.reshape(-1) for part in self.affine_parts(layer, params))
-        numbers = [k, c, np.zeros_like(k), np.ones_like(k)]
-        return RealForm(self.name, BatchnormAttrs(0.0), [layer.inputs[0], *numbers])
 
     def macs(self, node: Node, graph: Graph) -> int:
         return graph.values[node.outputs[0]].type.size

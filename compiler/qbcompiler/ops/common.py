@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..ir import Array, DType, Graph, Node, QuantParams, Value
-from .spec import QuantContext, Refusal, SourceNode
+from .spec import QuantContext, Refusal, Rounding, SourceNode
 
 __all__ = [
     "activations",
@@ -25,6 +25,7 @@ __all__ = [
     "require",
     "require_float",
     "require_same_dtype",
+    "rounding_of",
     "span_of",
 ]
 
@@ -146,6 +147,17 @@ def centre(x: Array, params: QuantParams | None) -> Array:
     if params.bits <= 8:
         return x.astype(np.int16) - np.int16(params.zero_point)
     return x.astype(np.int32) - np.int32(params.zero_point)
+
+
+def rounding_of(tensors: Mapping[str, Array], shape: Sequence[int] | None = None) -> Rounding:
+    """Return how an accumulator is rounded that ``multiplier`` and ``shift`` requantize.
+
+    Args:
+        tensors: the layer's.
+        shape: how the two are laid over the output; as they are by default.
+    """
+    ratio = np.ldexp(float64(tensors["multiplier"]), -tensors["shift"].astype(np.int64))
+    return Rounding(np.asarray(ratio) if shape is None else ratio.reshape(shape))
 
 
 def float64(data: Array) -> NDArray[np.float64]:

@@ -23,7 +23,16 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .common import centre, float64, grid_of, integer_reason, require, require_float
+from .common import (
+    ax,
+    centre,
+    float64,
+    grid_of,
+    integer_reason,
+    require,
+    require_float,
+    rounding_of,
+)
 from .spec import (
     Case,
     Kernels,
@@ -232,7 +241,9 @@ class _Conv(OpSpec[ConvAttrs]):
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
         attrs = ConvAttrs.from_dict(layer.attrs)
-        return RealForm(self.name, attrs, linear_inputs(layer, params, 0))
+        shape = ax(2 + len(attrs.strides), 1)
+        rounding = rounding_of(layer.tensors, shape)
+        return RealForm(self.name, attrs, linear_inputs(layer, params, 0), rounding)
 
     def macs(self, node: Node, graph: Graph) -> int:
         weight = graph.values[node.inputs[1]].shape

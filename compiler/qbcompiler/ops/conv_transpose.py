@@ -19,7 +19,16 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .common import centre, float64, grid_of, integer_reason, require, require_float
+from .common import (
+    ax,
+    centre,
+    float64,
+    grid_of,
+    integer_reason,
+    require,
+    require_float,
+    rounding_of,
+)
 from .conv import check_bias, constant_weights_reason, linear_inputs, linear_tensors
 from .spec import (
     Case,
@@ -172,7 +181,9 @@ class TransposeConvolution(OpSpec[ConvTransposeAttrs]):
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
         attrs = ConvTransposeAttrs.from_dict(layer.attrs)
-        return RealForm(self.name, attrs, linear_inputs(layer, params, 1, attrs.groups))
+        shape = ax(2 + len(attrs.strides), 1)
+        inputs = linear_inputs(layer, params, 1, attrs.groups)
+        return RealForm(self.name, attrs, inputs, rounding_of(layer.tensors, shape))
 
     def macs(self, node: Node, graph: Graph) -> int:
         weight = graph.values[node.inputs[1]].shape

@@ -37,7 +37,7 @@ from .spec import (
     SourceNode,
     TableForm,
 )
-from .tables import build_table, lookup
+from .tables import build_table, lookup, near_tie
 
 __all__ = ["Unary", "erf", "sigmoid", "softplus"]
 
@@ -128,10 +128,12 @@ class Unary(OpSpec[A]):
     def real_form(
         self, layer: IntLayer, params: Mapping[str, QuantParams | None]
     ) -> RealForm | TableForm:
-        if self.partial:
-            table = layer.tensors["table"]
+        table = layer.tensors["table"]
+        attrs: A = self.attrs_type.from_dict(layer.real)  # type: ignore[assignment]
+        source, out = params[layer.inputs[0]], params[layer.outputs[0]]
+        assert source is not None and out is not None
+        if self.partial or near_tie(lambda x: self.function(attrs, x), source, out):
             return TableForm(table.reshape(1, -1), np.zeros((), np.int32))
-        attrs = self.attrs_type.from_dict(layer.real)
         return RealForm(self.name, attrs, layer.inputs)
 
     def cases(self) -> Sequence[Case]:

@@ -34,6 +34,7 @@ from .common import (
     integer_reason,
     require,
     require_same_dtype,
+    rounding_of,
     span_of,
 )
 from .conv import linear_inputs, linear_tensors
@@ -164,9 +165,10 @@ class MatMul(OpSpec[NoAttrs]):
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
         if "weight" not in layer.tensors:
-            return RealForm(self.name, NoAttrs(), layer.inputs)
+            return RealForm(self.name, NoAttrs(), layer.inputs, rounding_of(layer.tensors))
         axis = layer.tensors["weight"].ndim - 1
-        return RealForm(self.name, NoAttrs(), linear_inputs(layer, params, axis))
+        inputs = linear_inputs(layer, params, axis)
+        return RealForm(self.name, NoAttrs(), inputs, rounding_of(layer.tensors, (-1,)))
 
     def macs(self, node: Node, graph: Graph) -> int:
         depth = graph.values[node.inputs[0]].shape[-1]

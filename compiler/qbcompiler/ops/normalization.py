@@ -36,7 +36,7 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .affine import affine_real, affine_tensors, run_affine
+from .affine import affine_tensors, run_affine
 from .common import (
     ax,
     broadcast,
@@ -176,12 +176,15 @@ class _Norm(OpSpec[A]):
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
         out = params[layer.outputs[0]]
         assert out is not None
-        normal = QuantParams((2.0**-_FRACTION,), 0, bits=_normal_bits(layer.attrs["size"]))
-        (gamma,), beta = affine_real(layer.tensors, layer.attrs["shift"], [normal], out)
+        shift = int(layer.attrs["shift"])
+        step = out.scale / 2.0**shift
+        gamma = float64(layer.tensors["multiplier_0"]) * (step * 2.0**_FRACTION)
+        offset = (out.zero_point << shift) + (1 << (shift - 1))
+        beta = (layer.tensors["constant"].astype(np.int64) - offset) * step
         scale = self.gather(gamma.astype(np.float32))
         constants = [scale]
         if self.centred:
-            bias = self.gather(beta.astype(np.float32))
+            bias = self.gather(np.asarray(beta, dtype=np.float32))
             constants.append(np.ascontiguousarray(np.broadcast_to(bias, scale.shape)))
         attrs = self.attrs_type.from_dict(layer.real)
         return RealForm(self.name, attrs, [layer.inputs[0], *constants])

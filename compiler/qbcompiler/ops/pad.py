@@ -19,7 +19,7 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .affine import affine_layer, run_affine
+from .affine import affine_form, affine_layer, run_affine
 from .common import float64, grid_of, int_list, integer_reason, normalize_axis, require
 from .fixedpoint import dequantize, quantize
 from .slicing import SliceAttrs
@@ -176,7 +176,8 @@ class Pad(OpSpec[PadAttrs]):
         assert out is not None
         fill = dequantize(np.asarray(layer.attrs["value"], dtype=out.dtype.numpy), out)
         attrs = PadAttrs(tuple(layer.attrs["pads"]), layer.attrs["mode"])
-        return RealForm(self.name, attrs, [layer.inputs[0], fill])
+        x = affine_form(layer, params) if "shift" in layer.attrs else layer.inputs[0]
+        return RealForm(self.name, attrs, [x, fill])
 
     def cases(self) -> Sequence[Case]:
         x = TensorType(DType.FLOAT32, (1, 2, 4, 5))

@@ -23,7 +23,15 @@ from ..ir import (
     Value,
 )
 from .affine import MAX_RATIO
-from .common import centre, constant_axes, grid_of, integer_reason, require, require_float
+from .common import (
+    centre,
+    constant_axes,
+    grid_of,
+    integer_reason,
+    require,
+    require_float,
+    rounding_of,
+)
 from .fixedpoint import fixed_multiplier, requantize
 from .spec import (
     Case,
@@ -33,7 +41,9 @@ from .spec import (
     OpSpec,
     QuantContext,
     QuantRule,
+    RealForm,
     Refusal,
+    Rounding,
     SourceNode,
 )
 from .window import check_window, ints, pool_output, resolve_pads
@@ -152,11 +162,13 @@ class Pooling(OpSpec[PoolingAttrs]):
                 raise ValueError("a maximum's output must have its input's grid")
         else:
             source, out = grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])
-            counts = np.unique(_counts(a, q.graph.values[node.inputs[0]].shape[2:]))
+            every = _counts(a, q.graph.values[node.inputs[0]].shape[2:])
+            counts, row = np.unique(every, return_inverse=True)
             real = np.minimum(source.scale / (out.scale * counts), MAX_RATIO)
             m, r = fixed_multiplier(real)
             tensors = {
-                "count": counts.astype(np.int32),
+                # for each output which multiplier is its own
+                "row": row.reshape(every.shape).astype(np.int32),
                 "multiplier": m.astype(np.int32),
                 "shift": r,
             }
@@ -176,10 +188,17 @@ class Pooling(OpSpec[PoolingAttrs]):
         if a.mode == "max":
             return [_slide(x, a, np.maximum, _lowest(x.dtype))]
         total = _slide(centre(x, params[layer.inputs[0]]).astype(np.int32), a, np.add, 0)
-        counts = _counts(a, x.shape[2:])
-        index = np.searchsorted(layer.tensors["count"], counts.astype(np.int32))
+        index = layer.tensors["row"]
         m, r = layer.tensors["multiplier"][index], layer.tensors["shift"][index]
         return [requantize(total, m, r, out)]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        attrs = PoolingAttrs.from_dict(layer.attrs)
+        if attrs.mode == "max":
+            return RealForm(self.name, attrs, layer.inputs)
+        row = layer.tensors["row"]
+        rounding = Rounding(rounding_of(layer.tensors).ratio[row])
+        return RealForm(self.name, attrs, layer.inputs, rounding)
 
     def cases(self) -> Sequence[Case]:
         def act(*shape: int) -> TensorType:
@@ -329,6 +348,9 @@ class GlobalAveragePooling(OpSpec[NoAttrs]):
         axes = tuple(range(2, x.ndim))
         total = centre(x, params[layer.inputs[0]]).sum(axis=axes, keepdims=True, dtype=np.int64)
         return [requantize(total, layer.tensors["multiplier"], layer.tensors["shift"], out)]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        return RealForm(self.name, NoAttrs(), layer.inputs, rounding_of(layer.tensors))
 
     def cases(self) -> Sequence[Case]:
         return [

@@ -23,7 +23,15 @@ from ..ir import (
     Value,
 )
 from .affine import MAX_RATIO
-from .common import centre, constant_axes, grid_of, integer_reason, normalize_axes, require
+from .common import (
+    centre,
+    constant_axes,
+    grid_of,
+    integer_reason,
+    normalize_axes,
+    require,
+    rounding_of,
+)
 from .fixedpoint import fixed_multiplier, requantize
 from .move import Move
 from .spec import (
@@ -34,6 +42,7 @@ from .spec import (
     OpSpec,
     QuantContext,
     QuantRule,
+    RealForm,
     Refusal,
     SourceNode,
 )
@@ -157,6 +166,10 @@ class _Total(_Reduce):
             )
         )
         return [requantize(total, layer.tensors["multiplier"], layer.tensors["shift"], out)]
+
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        attrs = ReduceAttrs.from_dict(layer.attrs)
+        return RealForm(self.name, attrs, layer.inputs, rounding_of(layer.tensors))
 
 
 class ReduceMean(_Total):

@@ -135,12 +135,18 @@ class Resize(OpSpec[ResizeAttrs]):
         shape = graph.values[node.inputs[0]].shape
         names, roi = [node.inputs[0], ""], list(a.roi)
         extra: dict[str, Any] = {}
-        if resized(shape, a.scales) == a.sizes:
+        exact = tuple(int(np.floor(d * s)) for d, s in zip(shape, a.scales, strict=True))
+        stretched = all(
+            _ratio(n, d) == np.float32(s) for n, d, s in zip(a.sizes, shape, a.scales, strict=True)
+        )
+        # Readers differ in how they round a size that a scale hits just about: where sizes say
+        # the same, they are the clearer form.
+        if resized(shape, a.scales) == a.sizes and (exact == a.sizes or not stretched):
             names.append(to.const(np.asarray(a.scales, dtype=np.float32), "scales"))
         else:
             sizes = list(a.sizes)
             ratios = [_ratio(n, d) for n, d in zip(sizes, shape, strict=True)]
-            if ratios != list(a.scales):
+            if not stretched:
                 # One scale was rounded to several sizes. The policy finds it again where the
                 # axis that sets it has the smallest ratio.
                 axes = [i for i, s in enumerate(a.scales) if s != 1.0]

@@ -19,7 +19,7 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .affine import affine_tensors, run_affine
+from .affine import affine_form, affine_tensors, run_affine
 from .common import (
     grid_of,
     int_list,
@@ -31,6 +31,7 @@ from .common import (
 from .fixedpoint import dequantize, quantize
 from .move import Move
 from .spec import (
+    Affine,
     Case,
     Kernels,
     Lowering,
@@ -369,10 +370,19 @@ class Concatenate(OpSpec[AxisAttrs]):
         out = params[layer.outputs[0]]
         assert out is not None
         rest = iter(layer.inputs)
-        parts: list[str | Array | Quantized] = [
-            next(rest) if shift else dequantize(layer.tensors[f"constant_{index}"], out)
-            for index, shift in enumerate(layer.attrs["shifts"])
-        ]
+        parts: list[str | Affine | Array | Quantized] = []
+        for index, shift in enumerate(layer.attrs["shifts"]):
+            if shift == 0:
+                parts.append(dequantize(layer.tensors[f"constant_{index}"], out))
+            elif shift < 0:
+                parts.append(next(rest))
+            else:
+                tensors = {
+                    "multiplier_0": layer.tensors[f"multiplier_{index}"],
+                    "constant": layer.tensors[f"offset_{index}"],
+                }
+                name = [next(rest)]
+                parts.append(affine_form(layer, params, inputs=name, tensors=tensors, shift=shift))
         return RealForm(self.name, AxisAttrs(layer.attrs["axis"]), parts)
 
     def cases(self) -> Sequence[Case]:

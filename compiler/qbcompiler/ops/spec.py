@@ -21,6 +21,7 @@ from ..ir import Array, Attrs, Graph, IntLayer, Node, QuantParams, TensorType, V
 
 __all__ = [
     "EXPORT_OPSET",
+    "Affine",
     "Case",
     "Kernels",
     "Lowering",
@@ -31,6 +32,7 @@ __all__ = [
     "Quantized",
     "RealForm",
     "Refusal",
+    "Rounding",
     "SourceNode",
     "TableForm",
 ]
@@ -236,19 +238,54 @@ class Quantized:
 
 
 @dataclass(frozen=True, slots=True)
+class Affine:
+    """Activations brought onto the output's grid as an affine layer does it.
+
+    ``q = z + floor((sum(multipliers[i] * (q_i - z_i)) + constant) / 2^shift)``
+
+    Attributes:
+        inputs: value names.
+        multipliers: for each its integers, which broadcast over it.
+        constant: integers, the rounding half in them.
+        shift: as in the layer.
+    """
+
+    inputs: Sequence[str]
+    multipliers: Sequence[NDArray[np.int64]]
+    constant: NDArray[np.int64]
+    shift: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How a layer's accumulator becomes the output's integer.
+
+    ``q = z + floor(acc * ratio + 1/2)``; one step of ``acc`` is worth ``ratio`` output steps.
+
+    Attributes:
+        ratio: exactly what multiplier and shift say; broadcasts over the output.
+    """
+
+    ratio: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
 class RealForm:
     """The float layer that an integer layer stands for, with the constants as it has them.
 
     Attributes:
         op: IR operator.
         attrs: its attributes.
-        inputs: value names ("" for absent ones) and constants: floats, indices, or integers
-            with scales.
+        inputs: value names ("" for absent ones), values brought onto the output's grid, and
+            constants: floats, indices, or integers with scales.
+        rounding: how the integer layer rounds, where it does so otherwise than to the nearest
+            step of the output's grid.
     """
 
     op: str
     attrs: Attrs
-    inputs: Sequence[str | Array | Quantized]
+    inputs: Sequence[str | Affine | Array | Quantized]
+    rounding: Rounding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,11 +421,12 @@ class OpSpec(Generic[A]):
 
     def real_form(
         self, layer: IntLayer, params: Mapping[str, QuantParams | None]
-    ) -> RealForm | TableForm:
+    ) -> RealForm | TableForm | Affine:
         """Return the float layer that an integer layer stands for: :meth:`quantize` undone.
 
         Between a ``DequantizeLinear`` of each input and a ``QuantizeLinear`` of the output it
-        gives the integer layer's result, but for rounding of float32 at ties.
+        gives the integer layer's result; normalizations, ``Softmax``, ``Div`` and smooth resizing
+        do so within their bound.
 
         Args:
             layer: as built by :meth:`quantize`, with ``real``.

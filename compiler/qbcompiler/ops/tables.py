@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 
 from ..ir import Array, QuantParams
 
-__all__ = ["build_table", "by_channel", "by_pair", "lookup"]
+__all__ = ["build_table", "by_channel", "by_pair", "lookup", "near_tie"]
 
 Float64 = NDArray[np.float64]
+
+_TIE = 2.0**-11
+"""Output steps that a float32 function and its scaling may be off."""
 
 
 def build_table(
@@ -46,6 +49,15 @@ def build_table(
     q = np.clip(np.rint(y) + out.zero_point, out.qmin, out.qmax)
     result: Array = q.astype(np.int8)
     return result
+
+
+def near_tie(function: Callable[[Float64], Float64], source: QuantParams, out: QuantParams) -> bool:
+    """Whether the error of a float32 function could move an entry of :func:`build_table`."""
+    x = (np.arange(-128, 128, dtype=np.float64) - source.zero_point) * source.scale
+    with np.errstate(over="ignore", divide="ignore", under="ignore"):
+        y = np.asarray(function(x), dtype=np.float64) / out.scale + out.zero_point
+    y = y[(y > out.qmin - 1) & (y < out.qmax + 1)]
+    return bool((np.abs(y - np.floor(y) - 0.5) < _TIE).any())
 
 
 def lookup(table: Array, x: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import Array, IntGraph, IntLayer, IntValue, QuantParams, TensorType
-from ..ops import QuantRule, Registry, default_registry
+from ..ops import OpSpec, QuantRule, Registry, default_registry
 from .graph_json import MAX_ITEMS, MAX_NAME, read_type
 from .json_io import Fields
 from .safetensors_io import TensorsReader
@@ -53,6 +53,7 @@ def int_graph_to_json(graph: IntGraph, prefix: str) -> dict[str, Any]:
                 "attrs": {k: _plain(v, layer.name, k) for k, v in layer.attrs.items()},
                 "tensors": {r: f"{prefix}/{layer.name}:{r}" for r in layer.tensors},
                 "source": list(layer.source),
+                "real": dict(layer.real),
             }
             for layer in graph.layers
         ],
@@ -224,7 +225,18 @@ def _read_layer(fields: Fields, tensors: TensorsReader | None, specs: Registry) 
         attrs,
         arrays,
         tuple(fields.texts("source", _MAX_PORTS, MAX_NAME)),
+        _read_real(fields, specs[op]),
     )
+
+
+def _read_real(fields: Fields, spec: OpSpec[Any]) -> dict[str, Any]:
+    real = fields.mapping("real") if "real" in fields else {}
+    if real:
+        try:
+            spec.attrs_type.from_dict(real)
+        except ValueError as exc:
+            fields.fail(f"real: {exc}")
+    return real
 
 
 def _is_plain(value: Any, depth: int = 8) -> bool:

@@ -9,9 +9,9 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
-from ..ir import Graph, IntGraph
+from ..ir import Graph, IntGraph, TensorType
 from ..ops import Registry
-from .graph_json import graph_tensors, graph_to_json, read_graph
+from .graph_json import MAX_NAME, graph_tensors, graph_to_json, read_graph, read_type
 from .identity import compiler_identity
 from .int_graph_json import (
     int_graph_tensors,
@@ -35,6 +35,7 @@ OFFLOAD_WEIGHTS = "offload.safetensors"
 _BODY = "body"
 _OFFLOADED = ("head", "tail")
 _MAX_SCHEMES = 16
+_MAX_PORTS = 65_536
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,24 @@ class Mxq:
     def mblt_manifest(self) -> dict[str, Any]:
         """The manifest of the MBLT that this MXQ was made from."""
         return Fields(self.manifest, MANIFEST).mapping("mblt")
+
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        """The package's inputs, in order: element type and shape at the border by name.
+
+        Raises:
+            FormatError: the manifest does not tell.
+        """
+        return self._ports("inputs")
+
+    @property
+    def outputs(self) -> dict[str, TensorType]:
+        """The package's outputs, as :attr:`inputs`."""
+        return self._ports("outputs")
+
+    def _ports(self, key: str) -> dict[str, TensorType]:
+        ports = Fields(self.manifest, MANIFEST).nested_list(key, _MAX_PORTS)
+        return {port.text("name", MAX_NAME): read_type(port) for port in ports}
 
     @cached_property
     def body(self) -> IntGraph:

@@ -113,6 +113,7 @@ def apply_plan(
             raise QuantizationError(
                 f"layer {node.name!r} ({node.op}) cannot be quantized: {exc}", details=where
             ) from exc
+        layer.real = node.attrs.to_dict()
         layers.append(layer)
         for name in filter(None, layer.outputs):
             values[name] = _value(graph, name, plan, orders)
