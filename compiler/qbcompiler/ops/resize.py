@@ -9,6 +9,7 @@ that the two of linear err by the same amount in opposite directions: a linear r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -135,10 +136,9 @@ class Resize(OpSpec[ResizeAttrs]):
         shape = graph.values[node.inputs[0]].shape
         names, roi = [node.inputs[0], ""], list(a.roi)
         extra: dict[str, Any] = {}
-        exact = tuple(int(np.floor(d * s)) for d, s in zip(shape, a.scales, strict=True))
-        stretched = all(
-            _ratio(n, d) == np.float32(s) for n, d, s in zip(a.sizes, shape, a.scales, strict=True)
-        )
+        scales = [float(np.float32(s)) for s in a.scales]
+        exact = tuple(math.floor(d * s) for d, s in zip(shape, scales, strict=True))
+        stretched = [_ratio(n, d) for n, d in zip(a.sizes, shape, strict=True)] == scales
         # Readers differ in how they round a size that a scale hits just about: where sizes say
         # the same, they are the clearer form.
         if resized(shape, a.scales) == a.sizes and (exact == a.sizes or not stretched):
