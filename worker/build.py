@@ -159,10 +159,14 @@ class Builder:
             build_command(engine, spec, inputs, scratch),
             scratch=scratch,
             output=inputs.output,
-            env=engine_env(scratch, self.settings.worker_threads),
+            env=engine_env(scratch, self.settings.worker_threads, self._cache(claim)),
             control=control,
             sink=reporter,
         )
+
+    def _cache(self, claim: Claim) -> Path:
+        """Return where the builds of one project, and no other, keep calibration statistics."""
+        return self.settings.data_dir / "cache" / claim.build.project
 
     def _fetch(self, spec: BuildSpec, scratch: Path) -> Inputs:
         output = scratch / "out"

@@ -313,8 +313,8 @@ def _quantize(
     from .calibration import specs_of_graph
     from .package import CalibrationRecord, MxqContents, write_mxq
     from .quantization import layer_summaries, quantize
-    from .quantization.observers import CalibrationSettings, collect, needed_values
     from .report import build_report, write_report
+    from .reuse import observe
 
     config, reporter, device = plan.config, plan.reporter, plan.target
     body = graph.body
@@ -323,14 +323,7 @@ def _quantize(
     with reporter.phase("calibrate"):
         specs = specs_of_graph(graph.graph, config.image_channels or None)
         dataset = _open_dataset(plan, specs)
-        statistics = collect(
-            graph.graph,
-            dataset,
-            CalibrationSettings.from_config(config),
-            threads=plan.threads,
-            progress=reporter.step("calibrate"),
-            values=needed_values(body),
-        )
+        statistics = observe(plan, graph, manifest, dataset)
         record = CalibrationRecord(
             digest=dataset.digest(),
             samples=len(dataset),
@@ -374,6 +367,7 @@ def _quantize(
         "preset": plan.preset,
         "calibration": record.as_dict(),
         "accuracy": accuracy.summary(),
+        **({"reuse": plan.reuse} if plan.reuse else {}),
         **_common_summary(plan),
     }
     report_path = plan.options.get("report_path")
@@ -390,6 +384,7 @@ def _quantize(
             support=[row.to_dict() for row in graph.support],
             phases=reporter.seconds,
             warnings=reporter.warnings,
+            reuse=plan.reuse,
         )
         write_report(report_path, report)
         files.append(file_entry("report", report_path))

@@ -63,6 +63,8 @@ class ParseOptions(TypedDict, total=False):
         config_preset, compile_config: a preset's name; a path, map or ``CompileConfig``.
         config_save_path, report_path: write the resolved configuration, the report.
         validation_save_path: write the validation samples (.npz).
+        cache_dir: keep calibration statistics here for later builds on the same model and data;
+            None for the folder that ``QBCOMPILER_CACHE_DIR`` names, if any.
         source_revision, labels: recorded beside the output.
         threads: threads to compute with; changes no byte of any output.
         reporter: takes progress, log and result.
@@ -87,6 +89,7 @@ class ParseOptions(TypedDict, total=False):
     config_save_path: StrPath | None
     report_path: StrPath | None
     validation_save_path: StrPath | None
+    cache_dir: StrPath | None
     source_revision: str | None
     labels: Mapping[str, str] | None
     external_data_dir: StrPath | None
@@ -151,6 +154,7 @@ class Plan:
         threads: threads to compute with.
         reporter: takes progress, log and result.
         options: the arguments as given.
+        reuse: what was taken from earlier builds; for the report.
     """
 
     config: CompileConfig
@@ -160,6 +164,7 @@ class Plan:
     threads: int
     reporter: Reporter
     options: CompileOptions = field(repr=False)
+    reuse: dict[str, Any] = field(default_factory=dict)
 
     @property
     def target(self) -> Device:

@@ -57,8 +57,11 @@ def engine_command(settings: Settings, name: str) -> list[str]:
     return list(settings.engines[name].command)
 
 
-def engine_env(scratch: Path, threads: int) -> dict[str, str]:
-    """Return the engine's environment: no secrets, a home and temporary folder of its own."""
+def engine_env(scratch: Path, threads: int, cache: Path | None = None) -> dict[str, str]:
+    """Return the engine's environment: no secrets, a home and temporary folder of its own.
+
+    ``cache`` is where the built-in engine keeps what later builds can use.
+    """
     env = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
     env |= {
         "QBCOMPILER_JSONL": "1",
@@ -67,6 +70,8 @@ def engine_env(scratch: Path, threads: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+    if cache is not None:
+        env["QBCOMPILER_CACHE_DIR"] = str(cache)
     if threads:
         env["OMP_NUM_THREADS"] = str(threads)
     return env

@@ -59,6 +59,7 @@ def build_report(
     support: Sequence[Mapping[str, Any]] = (),
     phases: Mapping[str, float] | None = None,
     warnings: Sequence[str] = (),
+    reuse: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the report as JSON data.
 
@@ -71,6 +72,7 @@ def build_report(
         support: the partition's table, one object a layer.
         phases: seconds that each phase took, by name.
         warnings: further warnings (settings without effect …).
+        reuse: what was taken from earlier builds, such as calibration statistics.
     """
     errors = {a.name: a.as_dict() for a in accuracy.layers} if accuracy is not None else {}
     layers = []
@@ -97,6 +99,7 @@ def build_report(
         "calibration": calibration.as_dict(),
         "accuracy": accuracy.summary() if accuracy is not None else None,
         "warnings": warnings_of(calibration, accuracy, warnings),
+        "reuse": dict(reuse or {}),
         "phases": {k: round(float(v), 3) for k, v in (phases or {}).items()},
         "worst_layers": {
             "accumulated": _worst(measured, "sqnr_db"),

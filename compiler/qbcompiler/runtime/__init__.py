@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .accelerator import Accelerator, CoreMode, ModelConfig
+    from .float_engine import float_engine_version
     from .integer_engine import IntegerEngine
     from .kernels import ExactKernels
     from .model import Model
 
-__all__ = ["Accelerator", "CoreMode", "ExactKernels", "IntegerEngine", "Model", "ModelConfig"]
+__all__ = [
+    "Accelerator",
+    "CoreMode",
+    "ExactKernels",
+    "IntegerEngine",
+    "Model",
+    "ModelConfig",
+    "float_engine_version",
+]
 
 _HOME = {
     "Accelerator": "accelerator",
@@ -23,6 +32,7 @@ _HOME = {
     "IntegerEngine": "integer_engine",
     "Model": "model",
     "ModelConfig": "accelerator",
+    "float_engine_version": "float_engine",
 }
 
 

@@ -22,7 +22,7 @@ from ..ops import Registry
 from .known_gaps import known_gap
 from .segments import SegmentedEngine, cut_segments
 
-__all__ = ["FloatEngine", "Optimization", "Reduction"]
+__all__ = ["FloatEngine", "Optimization", "Reduction", "float_engine_version"]
 
 Optimization = Literal["none", "basic", "extended", "all"]
 
@@ -32,6 +32,11 @@ _LEVELS: dict[str, Any] = {
     "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+
+
+def float_engine_version() -> str:
+    """Return the version of what computes in floating point: another may round otherwise."""
+    return f"onnxruntime {ort.__version__}"
 
 
 class FloatEngine:

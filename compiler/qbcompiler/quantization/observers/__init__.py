@@ -5,6 +5,7 @@ low, high = statistics.range("conv1_output", bits=8)
 """
 
 from .base import Observer
+from .cache import StatisticsCache, collect_cached
 from .clips import CLIPS, Grid
 from .collect import collect
 from .extremes import Extremes
@@ -24,7 +25,9 @@ __all__ = [
     "Observer",
     "Span",
     "Statistics",
+    "StatisticsCache",
     "TensorStatistics",
     "collect",
+    "collect_cached",
     "needed_values",
 ]
