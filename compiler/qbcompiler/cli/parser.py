@@ -200,6 +200,12 @@ def _calibration(command: Parser) -> None:
         action=argparse.BooleanOptionalAction,
         help="calibrate with seeded random numbers; such a build is not for release",
     )
+    group.add_argument(
+        "--cache-dir",
+        metavar="DIR",
+        help="keep what calibration observes, for later builds on the same model and data "
+        "(default: QBCOMPILER_CACHE_DIR, else nothing is kept)",
+    )
 
 
 def _records(command: Parser, *, report: bool) -> None:
