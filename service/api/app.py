@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from ..broker import CelerySender
 from ..db import (
@@ -98,6 +99,7 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
         redirect_slashes=False,
     )
     problems.install(app)
+    routes: list[APIRoute] = []
     for router in (
         models.router,
         calibrations.router,
@@ -110,6 +112,8 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
         page.router,
     ):
         app.include_router(router)
+        routes += [route for route in router.routes if isinstance(route, APIRoute)]
+    app.state.routes = routes
     app.add_middleware(RequestMiddleware)
     install_description(app)
     return app

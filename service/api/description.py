@@ -11,6 +11,14 @@ from .problems import Problem
 
 __all__ = ["install_description"]
 
+_LINKS: dict[str, dict[str, tuple[str, ...]]] = {
+    # operation: {parameter that takes the id in its answer: operations with that parameter}
+    "create_model": {"model_id": ("get_model", "delete_model")},
+    "put_model": {"model_id": ("get_model", "delete_model")},
+    "create_calibration": {"calibration_id": ("get_calibration", "delete_calibration")},
+    "create_job": {"job_id": ("get_job", "job_log", "cancel_job", "retry_job")},
+    "retry_job": {"job_id": ("get_job", "job_log", "cancel_job")},
+}
 _REFERENCE = "#/components/schemas/{model}"
 
 
@@ -44,5 +52,25 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     for name, inner in schema.pop("$defs", {}).items():
         schemas[name] = inner
     schemas["Problem"] = schema
+    for item in found["paths"].values():
+        for operation in item.values():
+            _link(operation)
+            if "security" in operation:
+                # embedded servers ask for no token
+                operation["security"] = [*operation["security"], {}]
     found["components"]["schemas"] = dict(sorted(schemas.items()))
     return found
+
+
+def _link(operation: dict[str, Any]) -> None:
+    """Say which calls take the id that this one answers with."""
+    for parameter, followers in _LINKS.get(operation["operationId"], {}).items():
+        for status in ("201", "202"):
+            if status in operation["responses"]:
+                operation["responses"][status]["links"] = {
+                    follower: {
+                        "operationId": follower,
+                        "parameters": {parameter: "$response.body#/id"},
+                    }
+                    for follower in followers
+                }

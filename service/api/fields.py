@@ -7,7 +7,15 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 
 from ..domain import FieldError, IdKind, ServiceError, id_pattern
 from .body import parse_json
@@ -24,6 +32,7 @@ __all__ = [
     "ModelId",
     "Name",
     "Revision",
+    "Time",
     "check_labels",
     "check_name",
     "check_revision",
@@ -58,6 +67,16 @@ Labels = Annotated[
     ],
     Field(max_length=1000),
 ]
+
+
+def _rfc3339(value: object) -> object:
+    # Pydantic takes a bare number for seconds since 1970
+    if isinstance(value, str) and "T" not in value.upper():
+        raise ValueError("must be an RFC 3339 time, like 2026-01-02T03:04:05Z")
+    return value
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_rfc3339)]
 
 ModelId = Annotated[str, Path(pattern=id_pattern(IdKind.MODEL), description="A model's id.")]
 CalibrationId = Annotated[

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import AwareDatetime, StringConstraints, ValidationError
+from pydantic import StringConstraints, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from ..db import JobFilter, JobView, NewJob, Submission
@@ -25,7 +25,7 @@ from ..domain import (
 )
 from .body import StrictRoute
 from .context import Builder, Context, Ctx, Principal, Reader
-from .fields import Cursor, JobId, LabelFilter, Limit, label_filter
+from .fields import Cursor, JobId, LabelFilter, Limit, Time, label_filter
 from .problems import problems
 from .resolve import Resolved, resolve_job
 from .schemas import JobDetail, JobIn, JobOut, PageOut, ValidationOut
@@ -187,12 +187,8 @@ def list_jobs(
         Annotated[str, StringConstraints(pattern=id_pattern(IdKind.MODEL, IdKind.ARTIFACT))] | None,
         Query(description="Only of this model or MBLT."),
     ] = None,
-    created_after: Annotated[
-        AwareDatetime | None, Query(description="Only made after this time.")
-    ] = None,
-    created_before: Annotated[
-        AwareDatetime | None, Query(description="Only made before this time.")
-    ] = None,
+    created_after: Annotated[Time | None, Query(description="Only made after this time.")] = None,
+    created_before: Annotated[Time | None, Query(description="Only made before this time.")] = None,
     label: LabelFilter = [],  # noqa: B006 (FastAPI copies it)
 ) -> PageOut[JobOut]:
     """List the project's jobs, newest first."""

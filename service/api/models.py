@@ -131,7 +131,7 @@ async def put_model(
         str, Query(max_length=255, description="Revision of its source.")
     ] = "",
     labels: Annotated[
-        str, Query(max_length=_MAX_FIELD, description="Labels, a JSON object of strings.")
+        str, Query(max_length=4096, description="Labels, a JSON object of strings.")
     ] = "",
 ) -> ModelOut:
     """Upload a model with `curl -T model.onnx 'http://…/v1/models?name=model.onnx'`."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -272,6 +273,9 @@ def _request_id(request: Request) -> str:
 
 def _http_problem(request: Request, exc: HTTPException) -> Response:
     code = _CODE_OF_STATUS.get(exc.status_code, "BAD_REQUEST")
+    headers = dict(exc.headers or {})
+    if exc.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = _allowed(request)
     detail = {
         404: f"there is nothing at {request.url.path[:200]}",
         405: f"{request.method} is not possible here",
@@ -279,14 +283,24 @@ def _http_problem(request: Request, exc: HTTPException) -> Response:
     }.get(exc.status_code, HTTPStatus(exc.status_code).phrase)
     hint = {
         404: "GET /openapi.json lists every call",
-        405: f"possible: {(exc.headers or {}).get('Allow', '')}",
+        405: f"possible: {headers.get('Allow', '')}",
     }.get(exc.status_code)
     response = problem_response(
         _request_id(request), ServiceError(code, detail, hint=hint), status=exc.status_code
     )
-    for name, value in (exc.headers or {}).items():
+    for name, value in headers.items():
         response.headers[name] = value
     return response
+
+
+def _allowed(request: Request) -> str:
+    """Return every method of the path; Starlette names those of the first route only."""
+    methods: set[str] = set()
+    routes: Sequence[APIRoute] = request.app.state.routes
+    for route in routes:
+        if route.path_regex.match(request.url.path):
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
 
 
 def _validation_problem(request: Request, exc: RequestValidationError) -> tuple[str, ServiceError]:

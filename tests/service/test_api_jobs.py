@@ -388,8 +388,9 @@ def test_lists_are_pages_with_filters(live: Live) -> None:
 @pytest.mark.parametrize(
     "query",
     ["cursor=abc", "cursor=W10", "limit=0", "limit=201", "limit=x", "state=bad", "label=novalue",
-     "label=a%00b=c", "created_after=yesterday", "created_after=2020-01-01T00:00:00",
-     "created_after=0001-01-01T00:00:00%2B14:00", "model_id=x", "target_device=%00"],
+     "label=a%00b=c", "created_after=yesterday", "created_after=0.5",
+     "created_after=2020-01-01T00:00:00", "created_after=0001-01-01T00:00:00%2B14:00",
+     "model_id=x", "target_device=%00"],
 )  # fmt: skip
 def test_list_parameters_that_are_wrong(live: Live, query: str) -> None:
     found = problem(live.http.get(f"/v1/jobs?{query}"), 422, "ARGUMENT_ERROR")

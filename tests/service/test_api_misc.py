@@ -85,6 +85,22 @@ def test_the_log_has_no_signature(live: Live, caplog: pytest.LogCaptureFixture) 
     assert not any("SECRET" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/models", "GET, POST, PUT"),
+        ("/v1/jobs", "GET, POST"),
+        (f"/v1/models/mdl_{'0' * 26}", "DELETE, GET"),
+        (f"/v1/artifacts/art_{'0' * 26}/content", "GET, HEAD"),
+        ("/healthz", "GET"),
+    ],
+)
+def test_every_method_of_a_path_is_named(live: Live, path: str, methods: str) -> None:
+    answer = live.http.patch(path)
+    problem(answer, 405, "METHOD_NOT_ALLOWED")
+    assert answer.headers["allow"] == methods
+
+
 # who may call -------------------------------------------------------------------------------
 
 
