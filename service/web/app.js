@@ -84,7 +84,7 @@ function drawJob(job) {
   find("job-state").textContent = job.state;
   find("job-state").className = `state ${job.state}`;
   find("cancel").hidden = ENDED.has(job.state);
-  find("retry").hidden = !ENDED.has(job.state);
+  find("retry").hidden = !ENDED.has(job.state) || job.state === "succeeded";
   find("job-progress").hidden = job.state !== "running";
   if (job.state === "running") drawProgress(job.phase, job.progress?.current, job.progress?.total);
   showProblem(find("job-error"), job.error);
