@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections import Counter
 from html.parser import HTMLParser
 
@@ -10,8 +13,9 @@ import numpy as np
 import pytest
 
 from qbcompiler.errors import ArgumentError, FormatError, OutputWriteError
-from qbcompiler.package import CalibrationRecord, write_mblt, write_mxq
+from qbcompiler.package import MBLT_FORMAT, CalibrationRecord, write_mblt, write_mxq
 from qbcompiler.package.reader import Container
+from qbcompiler.package.writer import write_container
 from qbcompiler.quantization import quantize, validate
 from qbcompiler.report import (
     build_report,
@@ -104,7 +108,7 @@ def test_text_for_people(files):
     for part in ("MXQ, format mxq 1.0", "toy-device", "4 samples", "SQNR", "scores.out"):
         assert part in text
     lines = text.splitlines()
-    assert any(line.startswith("c1 ") and "Convolution" in line and "npu" in line for line in lines)
+    assert any(line.startswith("c1 ") and "Convolution" in line and "NPU" in line for line in lines)
     short = info_text(info(files / "m.mblt"), layers=False)
     assert "MBLT" in short and "\nlayers\n" not in short
 
@@ -133,6 +137,88 @@ def test_names_cannot_drive_a_terminal(tmp_path):
     text = info_text(info(tmp_path / "m"))
     assert "\x1b" not in text and "\x07" not in text
     assert clean("a\nb") == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_sizes_of_layers_and_totals(files):
+    data = info(files / "m.mblt")
+    first = next(layer for layer in data["layers"] if layer["name"] == "c1")
+    graph = residual_net()
+    out = graph.values["c1.out"]
+    assert first["shapes"] == [list(out.shape)]
+    constants = [graph.values[n] for n in graph.node("c1").inputs if graph.values[n].is_const]
+    assert first["parameters"] == sum(c.type.size for c in constants) > 0
+    weight = constants[0].shape
+    assert first["macs"] == out.type.size * weight[1] * weight[2] * weight[3]
+    total = data["totals"]
+    assert total["layers"] == len(data["layers"]) == total["npu_layers"]
+    assert total["parameters"] == sum(c.type.size for c in graph.constants())
+    assert total["macs"] == total["npu_macs"] == sum(x["macs"] for x in data["layers"])
+    assert info(files / "m.mxq")["totals"] == total
+
+
+@pytest.mark.parametrize("width", [80, 132])
+def test_text_fits_the_terminal(tmp_path, width):
+    net = Net()
+    x = net.input("a/very/deep/module/path/of/the/image/that/goes/in", 1, 3, 8, 8)
+    for i in range(3):
+        x = net.conv(f"model/backbone/stage_{i}/block_with_a_long_name/convolution_{i}", x, 3)
+    tail = net.layer("Sigmoid", "model/head/activation_of_the_last_layer/sigmoid", [x])
+    lacks = Rules(Sigmoid="the device has no look-up unit, which this function needs")
+    write_mxq(tmp_path / "m", contents(cut(net.finish(tail), lacks, cpu_offload=True)))
+    text = info_text(info(tmp_path / "m"), width=width)
+    # a word that has no place to break, the digest, may stand alone on a line
+    assert all(len(line) <= width for line in text.splitlines()), text
+    assert "CPU tail" in text and "not supported by the NPU" in text
+    assert "the device has no look-up unit" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"), [("x", "shapes"), ([[1, "x"]], "shapes"), ([[True]], "shapes")]
+)
+def test_hostile_sizes_are_refused(files, tmp_path, shapes, message):
+    with Container(files / "m.mblt", MBLT_FORMAT) as opened:
+        manifest = {k: v for k, v in opened.manifest.items() if k != "sections"}
+    manifest["layers"] = [{**manifest["layers"][0], "shapes": shapes}]
+    write_container(tmp_path / "m", manifest, [])
+    with pytest.raises(FormatError, match=message):
+        info(tmp_path / "m")
+
+
+def test_info_starts_without_the_compiler(files):
+    """Whatever ``info`` loads, a user waits for; NumPy alone takes longer than the manifest."""
+    heavy = ("numpy", "onnx", "onnxruntime", "pydantic", "networkx", "yaml")
+    code = (
+        "import sys; from qbcompiler.cli import main; "
+        f"main(['info', '--mblt', {str(files / 'm.mblt')!r}, '--table']); "
+        f"sys.exit(','.join(m for m in {heavy!r} if m in sys.modules) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_info_of_500_mb_is_a_matter_of_the_manifest(tmp_path):
+    net = Net()
+    weights = np.zeros((1, 125_000_000), np.float32)  # 500 MB, no page of it touched before
+    y = net.layer(
+        "AddingConstant", "large", [net.input("x", 1, 125_000_000), net.const("w", weights)]
+    )
+    path = tmp_path / "large.mblt"
+    write_mblt(path, cut(net.finish(y)), META)
+    del weights
+    assert path.stat().st_size > 500_000_000
+    command = [sys.executable, "-m", "qbcompiler", "info", "--mblt", str(path), "--table"]
+    bare = [sys.executable, "-c", "import argparse, json, hashlib"]
+    took = {
+        name: min(_seconds(c) for _ in range(3)) for name, c in (("info", command), ("bare", bare))
+    }
+    # 0.2 s on an idle machine, start of the interpreter included; a busy one gets its share
+    assert took["info"] < max(0.2, 6 * took["bare"]), took
+
+
+def _seconds(command):
+    start = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - start
 
 
 def test_other_files_are_refused(tmp_path):

@@ -10,6 +10,7 @@ import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Sequence
+from importlib import import_module
 
 from ..errors import (
     ArgumentError,
@@ -19,10 +20,7 @@ from ..errors import (
     ResourceLimitError,
 )
 from ..progress import JsonlReporter, PlainReporter, Reporter, TerminalReporter, jsonl_wanted
-from .build import run_compile, run_parse, run_quantize
-from .files import run_export, run_extract_body, run_run
 from .parser import Handler, build_parser
-from .show import run_check, run_devices, run_dump_config, run_info, run_presets, run_validate
 from .streams import Terminated, protocol_stream, terminable
 
 __all__ = ["main"]
@@ -30,19 +28,20 @@ __all__ = ["main"]
 TRACE_VARIABLE = "QBCOMPILER_TRACE"
 """Environment variable: 1 shows the traceback of an internal fault."""
 
-_HANDLERS: dict[str, Handler] = {
-    "compile": run_compile,
-    "parse": run_parse,
-    "quantize": run_quantize,
-    "dump-config": run_dump_config,
-    "presets": run_presets,
-    "devices": run_devices,
-    "info": run_info,
-    "validate": run_validate,
-    "extract-body": run_extract_body,
-    "export": run_export,
-    "run": run_run,
-    "check": run_check,
+# module and function of each command: a command loads what it needs and no more
+_HOMES = {
+    "compile": ("build", "run_compile"),
+    "parse": ("build", "run_parse"),
+    "quantize": ("build", "run_quantize"),
+    "dump-config": ("show", "run_dump_config"),
+    "presets": ("show", "run_presets"),
+    "devices": ("show", "run_devices"),
+    "info": ("info", "run_info"),
+    "validate": ("show", "run_validate"),
+    "extract-body": ("files", "run_extract_body"),
+    "export": ("files", "run_export"),
+    "run": ("files", "run_run"),
+    "check": ("show", "run_check"),
 }
 
 _WRITE_ERRNOS = {
@@ -56,6 +55,15 @@ _WRITE_ERRNOS = {
 }
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+
+
+def _handler(command: str) -> Handler:
+    def run(args: Namespace, reporter: Reporter) -> int:
+        module, function = _HOMES[command]
+        handler: Handler = getattr(import_module(f".{module}", __name__), function)
+        return handler(args, reporter)
+
+    return run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None, reporter: Reporter) -> int:
     try:
-        args = build_parser(_HANDLERS).parse_args(argv)
+        args = build_parser({name: _handler(name) for name in _HOMES}).parse_args(argv)
     except QbCompilerError as exc:
         return _fail(exc, reporter)
     if type(reporter) is Reporter:

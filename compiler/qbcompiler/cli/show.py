@@ -1,11 +1,9 @@
-"""Commands that only tell: devices, presets, dump-config, info, validate, check."""
+"""Commands that only tell: devices, presets, dump-config, validate, check."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from importlib import metadata, util
@@ -18,12 +16,12 @@ from ..errors import UnsupportedOperatorError
 from ..options import check_backend
 from ..paths import check_input, check_outputs, file_entry
 from ..progress import JsonlReporter, Reporter
+from .info import print_json
 
 __all__ = [
     "run_check",
     "run_devices",
     "run_dump_config",
-    "run_info",
     "run_presets",
     "run_validate",
 ]
@@ -77,25 +75,6 @@ def run_dump_config(args: Namespace, reporter: Reporter) -> int:
     return 0
 
 
-def run_info(args: Namespace, reporter: Reporter) -> int:
-    """Print what a file is."""
-    from ..provenance import read_sidecar
-    from ..report import info, info_text
-
-    path = args.mblt or args.mxq
-    check_input(path, "MBLT" if args.mblt else "MXQ")
-    data = info(path)
-    _expect_kind(data["kind"], "mblt" if args.mblt else "mxq", path)
-    data["caller"] = read_sidecar(path, verify=False)
-    if isinstance(reporter, JsonlReporter):
-        reporter.result([], data)
-    elif args.table or (sys.stdout.isatty() and not args.json):
-        print(info_text(data), end="")
-    else:
-        _print_json(data)
-    return 0
-
-
 def run_validate(args: Namespace, reporter: Reporter) -> int:
     """Parse a model and say what the device supports."""
     from ..frontend import load_model, parse
@@ -124,7 +103,7 @@ def run_validate(args: Namespace, reporter: Reporter) -> int:
     if isinstance(reporter, JsonlReporter):
         reporter.result([], summary)
     elif args.json:
-        _print_json(summary)
+        print_json(summary)
     else:
         body = [[r.name, r.op, r.place, r.device, r.reason or ""] for r in rows]
         head = ["layer", "operator", "place", "runs on", "why not on the NPU"]
@@ -186,34 +165,15 @@ def _machine(args: Namespace, reporter: Reporter, data: Mapping[str, Any]) -> bo
         reporter.result([], data)
         return True
     if args.json:
-        _print_json(data)
+        print_json(data)
         return True
     return False
-
-
-def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, ensure_ascii=not _utf8()))
-
-
-def _utf8() -> bool:
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def _wrapped(lead: str, text: str) -> str:
     import textwrap
 
     return textwrap.fill(text, width=79, initial_indent=lead, subsequent_indent=" " * len(lead))
-
-
-def _expect_kind(got: str, wanted: str, path: str) -> None:
-    from ..errors import FormatError
-
-    if got != wanted:
-        raise FormatError(
-            f"{path} is an {got.upper()}, not an {wanted.upper()}",
-            details={"path": path, "expected": wanted, "got": got},
-            hint=f"give it as --{got}",
-        )
 
 
 def _port(graph: Any, name: str) -> dict[str, Any]:

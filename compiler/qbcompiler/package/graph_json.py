@@ -8,8 +8,9 @@ import numpy as np
 
 from ..ir import Array, DType, Graph, Node, TensorType, VerifyError, verify
 from ..ops import Registry, default_registry
+from .formats import MAX_DIMENSION, MAX_ITEMS, MAX_NAME, MAX_RANK
 from .json_io import Fields
-from .safetensors_io import MAX_RANK, TensorsReader
+from .safetensors_io import TensorsReader
 
 __all__ = [
     "MAX_DIMENSION",
@@ -21,11 +22,6 @@ __all__ = [
     "read_type",
 ]
 
-MAX_ITEMS = 1_000_000
-"""Largest number of values, and of layers, of one graph."""
-MAX_NAME = 4096
-"""Longest name in characters."""
-MAX_DIMENSION = (1 << 31) - 1
 _MAX_ELEMENTS = 1 << 38
 _MAX_PORTS = 65_536
 

@@ -12,10 +12,11 @@ from typing import Any, Self
 from ..ir import Graph, Node, layout_name, storage_orders
 from ..ops import Registry, default_registry
 from ..partition import LayerSupport, PartitionedGraph
-from .graph_json import MAX_ITEMS, MAX_NAME, graph_tensors, graph_to_json, read_graph
+from .formats import MAX_ITEMS, MAX_NAME, MBLT_FORMAT
+from .graph_json import graph_tensors, graph_to_json, read_graph
 from .identity import compiler_identity
 from .json_io import Fields, dump_json, parse_json
-from .reader import Container, FormatVersion
+from .reader import Container
 from .safetensors_io import TensorsReader, tensors_section
 from .writer import MANIFEST, Section, Written, hash_sections, write_container
 
@@ -28,8 +29,6 @@ __all__ = [
     "retarget_manifest",
     "write_mblt",
 ]
-
-MBLT_FORMAT = FormatVersion("mblt", 1, 0)
 
 GRAPH = "graph.json"
 WEIGHTS = "weights.safetensors"
@@ -73,7 +72,7 @@ def retarget_manifest(
 
     The sections do not depend on the device; the device and the partition's tables do.
     """
-    return {**manifest, **_device_part(partitioned)}
+    return {**manifest, **_device_part(partitioned, registry)}
 
 
 def write_mblt(
@@ -115,11 +114,11 @@ def _manifest(
         "parse_options": dict(meta.parse_options),
         "inputs": [_port(graph, n, layouts) for n in graph.inputs],
         "outputs": [_port(graph, n, layouts) for n in graph.outputs],
-        **_device_part(partitioned),
+        **_device_part(partitioned, registry),
     }
 
 
-def _device_part(partitioned: PartitionedGraph) -> dict[str, Any]:
+def _device_part(partitioned: PartitionedGraph, registry: Registry | None) -> dict[str, Any]:
     parts = {p: getattr(partitioned, p) for p in _PLACES}
     return {
         "target_device": partitioned.device,
@@ -135,8 +134,32 @@ def _device_part(partitioned: PartitionedGraph) -> dict[str, Any]:
             for place, part in parts.items()
             if part is not None
         ],
-        "layers": [row.to_dict() for row in partitioned.support],
+        "layers": _layers(partitioned, registry or default_registry()),
     }
+
+
+def _layers(partitioned: PartitionedGraph, registry: Registry) -> list[dict[str, Any]]:
+    """Return each layer's support and size; a constant counts where it is first read."""
+    graph = partitioned.graph
+    counted: set[str] = set()
+    found = []
+    for row in partitioned.support:
+        node = graph.node(row.name)
+        parameters = 0
+        for name in filter(None, node.inputs):
+            value = graph.values[name]
+            if value.is_const and name not in counted:
+                counted.add(name)
+                parameters += value.type.size
+        found.append(
+            {
+                **row.to_dict(),
+                "shapes": [list(graph.values[n].shape) if n else [] for n in node.outputs],
+                "parameters": parameters,
+                "macs": int(registry[node.op].macs(node, graph)) if node.op in registry else 0,
+            }
+        )
+    return found
 
 
 def _layouts(graph: Graph, registry: Registry) -> dict[str, str | None]:

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from ..ir import Graph, IntGraph, TensorType
 from ..ops import Registry
-from .graph_json import MAX_NAME, graph_tensors, graph_to_json, read_graph, read_type
+from .formats import MAX_NAME, MBLT_FORMAT, MXQ_FORMAT
+from .graph_json import graph_tensors, graph_to_json, read_graph, read_type
 from .identity import compiler_identity
 from .int_graph_json import (
     int_graph_tensors,
@@ -20,14 +21,12 @@ from .int_graph_json import (
     read_int_graph,
 )
 from .json_io import Fields, dump_json, parse_json
-from .mblt import MAX_GRAPH, MBLT_FORMAT
-from .reader import Container, FormatVersion
+from .mblt import MAX_GRAPH
+from .reader import Container
 from .safetensors_io import TensorsReader, tensors_section
 from .writer import MANIFEST, Section, Written, write_container
 
 __all__ = ["MXQ_FORMAT", "CalibrationRecord", "Mxq", "MxqContents", "read_mxq", "write_mxq"]
-
-MXQ_FORMAT = FormatVersion("mxq", 1, 0)
 
 GRAPH = "graph.json"
 WEIGHTS = "weights.safetensors"

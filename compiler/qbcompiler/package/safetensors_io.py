@@ -17,13 +17,13 @@ import numpy as np
 
 from ..errors import FormatError
 from ..ir import Array
+from .formats import MAX_RANK
 from .json_io import Fields, dump_json, parse_json
 from .writer import Section
 from .zip_layout import ALIGNMENT
 
-__all__ = ["MAX_RANK", "TensorView", "TensorsReader", "tensors_section"]
+__all__ = ["TensorView", "TensorsReader", "tensors_section"]
 
-MAX_RANK = 32
 """Largest number of dimensions of a stored tensor."""
 
 _MAX_HEADER = 64 << 20

@@ -1,9 +1,17 @@
-"""What a build and a file tell a person: ``report.json``, ``info``."""
+"""What a build and a file tell a person: ``report.json``, ``info``.
 
-from .build import REPORT_VERSION, build_report, warnings_of, write_report
-from .html import report_html
-from .info import info, info_text
-from .samples import MAX_SAMPLE_BYTES, SampleWriter
+The names load on first use: ``info`` needs a manifest alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .build import REPORT_VERSION, build_report, warnings_of, write_report
+    from .describe import info, info_text
+    from .html import report_html
+    from .samples import MAX_SAMPLE_BYTES, SampleWriter
 
 __all__ = [
     "MAX_SAMPLE_BYTES",
@@ -16,3 +24,25 @@ __all__ = [
     "warnings_of",
     "write_report",
 ]
+
+_HOMES = {
+    "REPORT_VERSION": "build",
+    "build_report": "build",
+    "warnings_of": "build",
+    "write_report": "build",
+    "report_html": "html",
+    "info": "describe",
+    "info_text": "describe",
+    "MAX_SAMPLE_BYTES": "samples",
+    "SampleWriter": "samples",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value

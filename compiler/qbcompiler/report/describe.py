@@ -8,16 +8,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import FormatError
-from ..package import MBLT_FORMAT, MXQ_FORMAT
-from ..package.graph_json import MAX_ITEMS, MAX_NAME, read_type
+from ..package.formats import (
+    MAX_DIMENSION,
+    MAX_ITEMS,
+    MAX_NAME,
+    MAX_RANK,
+    MBLT_FORMAT,
+    MXQ_FORMAT,
+)
 from ..package.json_io import Fields
 from ..package.reader import Container
 from ..package.writer import MANIFEST
-from .text import clean, table
+from .text import table, wrapped
 
 __all__ = ["info", "info_text"]
 
 _MAX_PORTS = 65_536
+_MAX_COUNT = (1 << 63) - 1
+_SHOWN = 6
 
 
 def info(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -25,8 +33,9 @@ def info(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Keys: ``kind`` (mblt or mxq), ``format``, ``size`` in bytes, ``compiler``, ``source``,
     ``device``, ``inputs``, ``outputs``, ``subgraphs``, ``operators`` (layers by operator),
-    ``layers`` (with place, reason and, in an MXQ, quantization), ``sections``; in an MXQ also
-    ``schemes``, ``preset``, ``config``, ``calibration``, ``accuracy``, ``engine``.
+    ``totals``, ``layers`` (with place, reason, output shapes, parameters, multiply-adds and, in an
+    MXQ, quantization), ``sections``; in an MXQ also ``schemes``, ``preset``, ``config``,
+    ``calibration``, ``accuracy``, ``engine``.
 
     Raises:
         ArgumentError: the file cannot be opened.
@@ -63,6 +72,7 @@ def info(path: str | os.PathLike[str]) -> dict[str, Any]:
                 found = quantized.get(layer["name"])
                 layer["quantization"] = None if found is None else found.plain
         data["operators"] = dict(sorted(Counter(layer["op"] for layer in layers).items()))
+        data["totals"] = _totals(layers)
         data["layers"] = layers
         data["sections"] = [r.as_dict() for r in container.sections.values()]
         return data
@@ -71,16 +81,37 @@ def info(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _ports(fields: Fields, key: str) -> list[dict[str, Any]]:
     ports = []
     for item in fields.nested_list(key, _MAX_PORTS):
-        type_ = read_type(item)
         ports.append(
             {
                 "name": item.text("name", MAX_NAME),
-                "shape": list(type_.shape),
-                "dtype": type_.dtype.value,
+                "shape": item.integers("shape", MAX_RANK, -1, MAX_DIMENSION),
+                "dtype": item.text("dtype", 16),
                 "layout": item.optional_text("layout", 16),
             }
         )
     return ports
+
+
+def _shapes(item: Fields) -> list[list[int]]:
+    shapes = item.array("shapes", _MAX_PORTS)
+    for shape in shapes:
+        if not (
+            isinstance(shape, list)
+            and len(shape) <= MAX_RANK
+            and all(type(d) is int and -1 <= d <= MAX_DIMENSION for d in shape)
+        ):
+            item.fail("'shapes' must be lists of dimensions")
+    return shapes
+
+
+def _totals(layers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return {
+        "layers": len(layers),
+        "npu_layers": sum(layer["device"] == "npu" for layer in layers),
+        "parameters": sum(layer["parameters"] for layer in layers),
+        "macs": sum(layer["macs"] for layer in layers),
+        "npu_macs": sum(layer["macs"] for layer in layers if layer["device"] == "npu"),
+    }
 
 
 def _layers(mblt: Fields) -> list[dict[str, Any]]:
@@ -92,17 +123,21 @@ def _layers(mblt: Fields) -> list[dict[str, Any]]:
             "place": item.text("place", 16),
             "device": item.text("device", 16),
             "reason": item.optional_text("reason", 65_536),
+            "shapes": _shapes(item),
+            "parameters": item.integer("parameters", 0, _MAX_COUNT),
+            "macs": item.integer("macs", 0, _MAX_COUNT),
         }
         for item in mblt.nested_list("layers", MAX_ITEMS)
     ]
 
 
-def info_text(data: Mapping[str, Any], *, layers: bool = True) -> str:
+def info_text(data: Mapping[str, Any], *, layers: bool = True, width: int = 80) -> str:
     """Return :func:`info`'s data as text for a terminal.
 
     Args:
         data: what :func:`info` returned.
         layers: list every layer, not only their number by operator.
+        width: columns of the terminal; names are cut to fit.
     """
     facts = [
         ("file", f"{data['kind'].upper()}, format {data['format']}, {data['size']:,} bytes"),
@@ -118,32 +153,80 @@ def info_text(data: Mapping[str, Any], *, layers: bool = True) -> str:
         ]
         facts += [("accuracy", line) for line in _accuracy(data["accuracy"])]
     facts.append(("operators", ", ".join(f"{k} {v}" for k, v in data["operators"].items())))
-    width = max(len(k) for k, _ in facts)
-    lines = [f"{key.ljust(width)}  {clean(value)}" for key, value in facts]
+    totals = data["totals"]
+    facts.append(
+        (
+            "total",
+            f"{totals['layers']:,} layers ({totals['npu_layers']:,} on the NPU), "
+            f"{totals['parameters']:,} parameters, {totals['macs']:,} multiply-adds "
+            f"({_share(totals['npu_macs'], totals['macs'])} on the NPU)",
+        )
+    )
+    lead = max(len(k) for k, _ in facts) + 2
+    lines: list[str] = []
+    for key, value in facts:
+        lines += wrapped(key.ljust(lead), value, width)
     for key in ("inputs", "outputs"):
-        rows = [
-            [p["name"], p["dtype"], "x".join(map(str, p["shape"])) or "scalar", p["layout"] or ""]
-            for p in data[key]
-        ]
-        lines += ["", key, *table(["name", "type", "shape", "layout"], rows)]
+        rows = [[p["name"], p["dtype"], _shape(p["shape"]), p["layout"] or ""] for p in data[key]]
+        lines += ["", key, *table(["name", "type", "shape", "layout"], rows, width=width)]
     if layers:
-        lines += ["", "layers", *_layer_table(data)]
+        lines += ["", "layers", *_layer_table(data, width)]
+        lines += _reasons(data["layers"], width)
     return "\n".join(lines) + "\n"
 
 
-def _layer_table(data: Mapping[str, Any]) -> list[str]:
+def _layer_table(data: Mapping[str, Any], width: int) -> list[str]:
     mxq = data["kind"] == MXQ_FORMAT.name
-    head = ["layer", "operator", "place", "runs on"]
-    head += ["output scale"] if mxq else []
-    head.append("why not on the NPU")
+    head = ["layer", "operator", "runs on", "output", "params", "MACs"]
+    head += ["scale"] if mxq else []
     rows = []
     for layer in data["layers"]:
-        row = [layer["name"], layer["op"], layer["place"], layer["device"]]
+        where = layer["device"].upper()
+        row = [
+            layer["name"],
+            layer["op"],
+            where if layer["place"] == "body" else f"{where} {layer['place']}",
+            ", ".join(map(_shape, layer["shapes"])),
+            _count(layer["parameters"]),
+            _count(layer["macs"]),
+        ]
         if mxq:
             row.append(_scale(layer["quantization"]))
-        row.append(layer["reason"] or "")
         rows.append(row)
-    return table(head, rows)
+    return table(head, rows, width=width, right=(4, 5), shrink=(0, 3, 1))
+
+
+def _reasons(layers: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """Say once for each reason which layers the NPU does not support."""
+    found: dict[str, list[str]] = {}
+    for layer in layers:
+        if layer["reason"]:
+            found.setdefault(layer["reason"], []).append(layer["name"])
+    lines: list[str] = ["", "not supported by the NPU"] if found else []
+    for reason, names in found.items():
+        shown = ", ".join(names[:_SHOWN])
+        rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        lines += wrapped("  ", f"{shown}{rest}: {reason}", width)
+    return lines
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join("?" if d < 0 else str(d) for d in shape) or "scalar"
+
+
+def _count(number: int) -> str:
+    """Return a number in at most five characters: 0 as nothing, then K, M, G, T."""
+    if number < 1000:
+        return str(number) if number else ""
+    value, units = number / 1000, list("KMGTPE")
+    while value >= 999.5 and len(units) > 1:
+        value /= 1000
+        del units[0]
+    return (f"{value:.3g}" if value < 100 else f"{value:.0f}") + units[0]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.4g}%" if whole else "none"
 
 
 def _scale(quantization: Any) -> str:
