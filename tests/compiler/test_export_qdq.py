@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qbcompiler import api
+from qbcompiler.cli import main
 from qbcompiler.errors import InternalError
 from qbcompiler.frontend.export import save_model
 from qbcompiler.frontend.export_qdq import export_qdq
@@ -239,3 +240,17 @@ def test_a_layer_that_does_not_tell_its_attributes_is_named() -> None:
     body = IntGraph("g", ["x"], ["y"], values, [layer])
     with pytest.raises(InternalError, match="layer 'cut' \\(Slice\\) has no float form"):
         export_qdq(body, {"x": type_}, {"y": type_})
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "digits_vit"])
+def test_an_mblt_gives_the_source_models_outputs(
+    name: str, request: pytest.FixtureRequest, digits: Any, tmp_path: Path
+) -> None:
+    source, mblt = request.getfixturevalue(name), tmp_path / "m.mblt"
+    api.mblt_compile(model=source, save_path=mblt)
+    out = tmp_path / "m.onnx"
+    assert main(["export", "--mblt", str(mblt), "--output", str(out), "-q"]) == 0
+    onnx.checker.check_model(str(out), full_check=True)
+    feed = {"image": digits.test_images[0][None]}
+    (expected,), (made,) = (session(p).run(None, feed) for p in (source, out))
+    assert np.abs(made - expected).max() <= 1e-4 * np.abs(expected).max()
