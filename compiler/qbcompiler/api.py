@@ -22,6 +22,7 @@ from .provenance import read_sidecar, sidecar_path, write_sidecar
 
 if TYPE_CHECKING:
     from .calibration import Dataset
+    from .codegen import Estimate
     from .frontend import SourceModel
     from .package import MbltMeta
     from .partition import PartitionedGraph
@@ -110,6 +111,34 @@ def mxq_compile_from_source(model: Any, **options: Unpack[CompileOptions]) -> Bu
             manifest = _manifest_of(mblt_path)
         del source
     return _quantize(plan, "compile", graph, manifest, output, files, _label(model))
+
+
+def estimate_cost(model: Any, **options: Unpack[CompileOptions]) -> Estimate:
+    """Estimate cycles and memory of a source model on a device; needs no calibration data.
+
+    Args:
+        model: as for :func:`mxq_compile`.
+        options: as for :func:`mxq_compile`; outputs and calibration are not looked at.
+
+    Raises:
+        QbCompilerError: one of the classes of :mod:`qbcompiler.errors`.
+    """
+    from .codegen import estimate
+
+    plan = make_plan(options, device=None)
+    device, reporter = plan.target, plan.reporter
+    if isinstance(model, (str, os.PathLike)):
+        check_input(model, "model")
+    reporter.status("started", message=f"Estimating {_label(model)} on {device.name}")
+    with reporter.phase("parse"):
+        _, graph, _ = _parse(plan, model)
+    if graph.body is None:
+        raise ArgumentError("the model has no layer to run on the NPU")
+    with reporter.phase("codegen"):
+        found = estimate(graph.body, device, plan.schemes)
+    reporter.status("finished")
+    reporter.result([], {"estimate": found.as_dict()})
+    return found
 
 
 def mxq_compile_from_mblt(mblt: StrPath, **options: Unpack[CompileOptions]) -> BuildResult:
@@ -311,6 +340,7 @@ def _quantize(
     model: str | None,
 ) -> BuildResult:
     from .calibration import specs_of_graph
+    from .codegen import estimate
     from .package import CalibrationRecord, MxqContents, write_mxq
     from .quantization import layer_summaries, quantize
     from .report import build_report, write_report
@@ -385,6 +415,7 @@ def _quantize(
             phases=reporter.seconds,
             warnings=reporter.warnings,
             reuse=plan.reuse,
+            estimate=estimate(body, device, plan.schemes).as_dict(),
         )
         write_report(report_path, report)
         files.append(file_entry("report", report_path))

@@ -468,12 +468,20 @@ def test_info_validate_extract_export_run_check(run: Run, data: Path, tmp_path: 
     failed(run("check", "--mxq", tmp_path / "bad.mxq"), 3, "FORMAT_ERROR")
 
 
-def test_estimate_only_is_refused_clearly(run: Run, tmp_path: Path) -> None:
+def test_estimate_only_needs_no_calibration_and_writes_nothing(run: Run, tmp_path: Path) -> None:
     done = run(
-        *("compile", "--model", "m.onnx", *BUILD, "--output", tmp_path / "m.mxq"),
-        "--estimate-only",
+        *("compile", "--model", "m.onnx", "--target-device", "aries-rb"),
+        *("--inference-scheme", "all", "--output", tmp_path / "m.mxq", "--estimate-only"),
     )
-    assert "not available in this version" in failed(done, 2, "ARGUMENT_ERROR")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("ESTIMATE for aries-rb")
+    schemes = [line.split()[0] for line in lines[6:10]]
+    assert schemes == ["single", "multi", "global4", "global8"]
+    assert "These are estimates" in done.stdout and "not public" in " ".join(lines)
+    assert max(map(len, lines)) <= 80
+    assert not list(tmp_path.glob("*.mxq*"))
+    failed(run("compile", "--model", "m.onnx", "--estimate-only"), 2, "ARGUMENT_ERROR")
 
 
 def test_a_gpu_falls_back_with_one_line(run: Run, tmp_path: Path) -> None:

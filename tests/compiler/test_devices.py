@@ -55,7 +55,7 @@ MADE_UP: dict[str, object] = {
     "cores": 4,
     "clusters": 1,
     "schemes": ["single", "global4"],
-    "compute": {"peak_int8_ops_per_s": 8, "macs_per_cycle": 1, "clock_hz": 1},
+    "compute": {"peak_int8_ops_per_s": 8, "macs_per_cycle": 1, "clock_hz": 1, "sync_cycles": 1},
     "memory": {
         "on_chip_bytes": {"value": 1024, "assumed": "for a test"},
         "bandwidth_bytes_per_s": 1,
@@ -97,6 +97,7 @@ def test_the_figures_fit_together(name: str) -> None:
     assert set(device.assumptions) == {
         "compute.macs_per_cycle",
         "compute.clock_hz",
+        "compute.sync_cycles",
         "memory.on_chip_bytes",
         "memory.bandwidth_bytes_per_s",
         "memory.alignment_bytes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from typing import Any, cast
 
@@ -15,13 +16,15 @@ __all__ = ["run_compile", "run_parse", "run_quantize"]
 
 def run_compile(args: Namespace, reporter: Reporter) -> int:
     """Compile a source model to an MXQ."""
-    if args.estimate_only:
-        raise ArgumentError(
-            "--estimate-only is not available in this version: there is no code generator yet "
-            "whose cycles and memory could be estimated",
-            hint="compile without it",
-        )
     model = _model(args)
+    if args.estimate_only:
+        found = api.estimate_cost(model, **_options(args, reporter))
+        reporter.close()
+        if not isinstance(reporter, JsonlReporter):
+            from .estimate import estimate_text
+
+            sys.stdout.write(estimate_text(found))
+        return 0
     _show(api.mxq_compile(model, **_options(args, reporter)), reporter)
     return 0
 

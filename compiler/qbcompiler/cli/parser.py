@@ -249,7 +249,9 @@ def _compile(command: Parser) -> None:
     _offload(command)
     _threads(command)
     command.add_argument(
-        "--estimate-only", action="store_true", help="estimate cycles and memory, write nothing"
+        "--estimate-only",
+        action="store_true",
+        help="estimate cycles and memory on the device; no calibration, writes nothing",
     )
     _source(command, required=False)
     _target(command, scheme=True, help_device="the target device; see `devices`")

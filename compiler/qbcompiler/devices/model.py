@@ -48,11 +48,13 @@ class Compute(_Part):
         peak_int8_ops_per_s: of the whole device, a multiply-add counted as two.
         macs_per_cycle: multiply-adds of one core in one cycle.
         clock_hz: of a core.
+        sync_cycles: cores that share an input wait this long for each other after a layer.
     """
 
     peak_int8_ops_per_s: Figure
     macs_per_cycle: Figure
     clock_hz: Figure
+    sync_cycles: Figure
 
 
 class Memory(_Part):

@@ -60,6 +60,7 @@ def build_report(
     phases: Mapping[str, float] | None = None,
     warnings: Sequence[str] = (),
     reuse: Mapping[str, Any] | None = None,
+    estimate: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the report as JSON data.
 
@@ -72,6 +73,7 @@ def build_report(
         support: the partition's table, one object a layer.
         phases: seconds that each phase took, by name.
         warnings: further warnings (settings without effect …).
+        estimate: cycles and memory by scheme, with what is assumed of the device.
         reuse: what was taken from earlier builds, such as calibration statistics.
     """
     errors = {a.name: a.as_dict() for a in accuracy.layers} if accuracy is not None else {}
@@ -100,6 +102,7 @@ def build_report(
         "accuracy": accuracy.summary() if accuracy is not None else None,
         "warnings": warnings_of(calibration, accuracy, warnings),
         "reuse": dict(reuse or {}),
+        "estimate": None if estimate is None else dict(estimate),
         "phases": {k: round(float(v), 3) for k, v in (phases or {}).items()},
         "worst_layers": {
             "accumulated": _worst(measured, "sqnr_db"),
