@@ -48,8 +48,8 @@ decides for one layer is, in order:
    dimensions than the device takes. Anything else runs on the CPU, before or after the NPU's part,
    with `cpuOffload`, and is an error without it.
 
-Opsets from 7 on are read; an older form is rewritten as the newest says the same. `validate` and the MBLT's
-support table say for each layer of a model where it runs and why.
+Opsets from 7 on are read; an older form is rewritten as the newest says the same. `validate` and
+the MBLT's support table say for each layer of a model where it runs and why.
 """
 
 
