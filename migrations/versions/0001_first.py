@@ -215,6 +215,7 @@ def upgrade() -> None:
         sa.Column("source_revision", sa.String(length=255), nullable=True),
         sa.Column("model_id", sa.String(length=40), nullable=True),
         sa.Column("mblt_id", sa.String(length=40), nullable=True),
+        sa.Column("source_id", sa.String(length=40), nullable=True),
         sa.Column("calibration_id", sa.String(length=40), nullable=True),
         sa.Column("target_device", sa.String(length=64), nullable=True),
         sa.Column("priority", sa.Integer(), nullable=False),
@@ -234,12 +235,28 @@ def upgrade() -> None:
     )
     op.create_index("ix_jobs_build", "jobs", ["build_id", "state"])
     op.create_index("ix_jobs_calibration", "jobs", ["calibration_id"])
-    op.create_index("ix_jobs_mblt", "jobs", ["mblt_id"])
-    op.create_index("ix_jobs_model", "jobs", ["model_id"])
+    op.create_index("ix_jobs_kind", "jobs", ["project", "kind", "created_at", "id"])
+    op.create_index("ix_jobs_device", "jobs", ["project", "target_device", "created_at", "id"])
+    op.create_index("ix_jobs_source", "jobs", ["source_id", "created_at", "id"])
     op.create_index("ix_jobs_page", "jobs", ["project", "created_at", "id"])
     op.create_index("ix_jobs_state", "jobs", ["project", "state", "created_at", "id"])
     op.create_index("ix_jobs_waiting", "jobs", ["state", "queue_deadline"])
 
+    op.create_table(
+        "job_labels",
+        sa.Column("job_id", sa.String(length=40), nullable=False),
+        sa.Column("name", sa.String(length=63), nullable=False),
+        sa.Column("value", sa.String(length=255), nullable=False),
+        sa.Column("project", sa.String(length=64), nullable=False),
+        sa.Column("created_at", TIME, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.id"], name="fk_job_labels_job_id", ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", "name", name="pk_job_labels"),
+    )
+    op.create_index(
+        "ix_job_labels_page", "job_labels", ["project", "name", "value", "created_at", "job_id"]
+    )
     op.create_table(
         "links",
         sa.Column("id", sa.String(length=40), nullable=False),
@@ -267,6 +284,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("links")
+    op.drop_table("job_labels")
     op.drop_table("jobs")
     op.drop_table("events")
     op.drop_table("attempts")

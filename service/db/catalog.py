@@ -342,11 +342,7 @@ def _delete(
     users = session.execute(
         select(JobRow.id)
         .where(
-            or_(
-                JobRow.model_id == identifier,
-                JobRow.mblt_id == identifier,
-                JobRow.calibration_id == identifier,
-            ),
+            or_(JobRow.source_id == identifier, JobRow.calibration_id == identifier),
             JobRow.state.in_([s.value for s in ACTIVE]),
         )
         .order_by(JobRow.created_at)

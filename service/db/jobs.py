@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import and_, delete, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from ..domain import (
     ACTIVE,
@@ -31,7 +31,15 @@ from .engine import Database
 from .mapping import to_build, to_event, to_job
 from .outbox import owe_message
 from .paging import Page, cut_page, keyset
-from .tables import BuildRow, CalibrationRow, EventRow, IdempotencyRow, JobRow, ModelRow
+from .tables import (
+    BuildRow,
+    CalibrationRow,
+    EventRow,
+    IdempotencyRow,
+    JobLabelRow,
+    JobRow,
+    ModelRow,
+)
 from .transitions import Draft, append_events, lock_build, retrying, write_state
 
 __all__ = ["JobFilter", "JobStore", "JobView", "NewJob", "Submission"]
@@ -204,6 +212,10 @@ class JobStore:
         job = _job_row(new, build, answer, now)
         session.add(job)
         session.flush()
+        session.add_all(
+            JobLabelRow(job_id=job.id, name=k, value=v, project=job.project, created_at=now)
+            for k, v in new.labels.items()
+        )
         if new.idempotency_key is not None:
             session.add(
                 IdempotencyRow(
@@ -324,18 +336,30 @@ class JobStore:
         if only.target_device is not None:
             where.append(JobRow.target_device == only.target_device)
         if only.model_id is not None:
-            where.append(or_(JobRow.model_id == only.model_id, JobRow.mblt_id == only.model_id))
+            where.append(JobRow.source_id == only.model_id)
         if only.created_after is not None:
             where.append(JobRow.created_at > only.created_after)
         if only.created_before is not None:
             where.append(JobRow.created_at < only.created_before)
-        for name, value in only.labels.items():
-            where.append(JobRow.labels[name].as_string() == value)
+        statement = select(JobRow, BuildRow).join(BuildRow, BuildRow.id == JobRow.build_id)
+        time, identifier = JobRow.created_at, JobRow.id
+        for number, (name, value) in enumerate(sorted(only.labels.items())):
+            label = aliased(JobLabelRow)
+            statement = statement.join(
+                label,
+                and_(
+                    label.job_id == JobRow.id,
+                    label.project == project,
+                    label.name == name,
+                    label.value == value,
+                ),
+            )
+            if number == 0:
+                # the label's own index has the jobs in order
+                time, identifier = label.created_at, label.job_id
         statement = (
-            select(JobRow, BuildRow)
-            .join(BuildRow, BuildRow.id == JobRow.build_id)
-            .where(*where, *keyset(JobRow.created_at, JobRow.id, cursor))
-            .order_by(JobRow.created_at.desc(), JobRow.id.desc())
+            statement.where(*where, *keyset(time, identifier, cursor))
+            .order_by(time.desc(), identifier.desc())
             .limit(limit + 1)
         )
         with self._db.read() as session:
@@ -518,6 +542,7 @@ def _job_row(new: NewJob, build: BuildRow, answer: CacheAnswer, now: datetime) -
         source_revision=new.source_revision,
         model_id=new.model_id,
         mblt_id=new.mblt_id,
+        source_id=new.model_id or new.mblt_id,
         calibration_id=new.calibration_id,
         target_device=new.spec.target_device,
         priority=new.priority,

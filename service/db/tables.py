@@ -29,6 +29,7 @@ __all__ = [
     "CalibrationRow",
     "EventRow",
     "IdempotencyRow",
+    "JobLabelRow",
     "JobRow",
     "LinkRow",
     "ModelRow",
@@ -205,8 +206,9 @@ class JobRow(Base):
         Index("ix_jobs_state", "project", "state", "created_at", "id"),
         Index("ix_jobs_build", "build_id", "state"),
         Index("ix_jobs_waiting", "state", "queue_deadline"),
-        Index("ix_jobs_model", "model_id"),
-        Index("ix_jobs_mblt", "mblt_id"),
+        Index("ix_jobs_kind", "project", "kind", "created_at", "id"),
+        Index("ix_jobs_device", "project", "target_device", "created_at", "id"),
+        Index("ix_jobs_source", "source_id", "created_at", "id"),
         Index("ix_jobs_calibration", "calibration_id"),
     )
 
@@ -223,6 +225,8 @@ class JobRow(Base):
     source_revision: Mapped[str | None] = mapped_column(String(255))
     model_id: Mapped[str | None] = mapped_column(_Id)
     mblt_id: Mapped[str | None] = mapped_column(_Id)
+    # whichever of the two there is
+    source_id: Mapped[str | None] = mapped_column(_Id)
     calibration_id: Mapped[str | None] = mapped_column(_Id)
     target_device: Mapped[str | None] = mapped_column(String(64))
     priority: Mapped[int]
@@ -236,6 +240,21 @@ class JobRow(Base):
     queued_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+
+
+class JobLabelRow(Base):
+    """Labels of jobs once more, in the order in which a list by label reads them."""
+
+    __tablename__ = "job_labels"
+    __table_args__ = (
+        Index("ix_job_labels_page", "project", "name", "value", "created_at", "job_id"),
+    )
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    value: Mapped[str] = mapped_column(String(255))
+    project: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime]
 
 
 class EventRow(Base):
