@@ -10,6 +10,7 @@ PIP := $(BIN)/python -m pip
 HOST ?= 127.0.0.1
 PORT ?= 8000
 PYTEST_ARGS ?=
+LOCK_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -67,8 +68,8 @@ openapi: $(VENV)/.dev  ## write openapi/openapi.json from the application
 docs: $(VENV)/.dev  ## write the parts of docs/ that come from the code
 	$(BIN)/python docs/generate.py
 
-lock: $(VENV)/.dev  ## pin the newest allowed versions again (needs uv)
-	$(BIN)/python requirements/lock.py
+lock: $(VENV)/.dev  ## pin again (needs uv; LOCK_ARGS=--upgrade takes the newest versions)
+	$(BIN)/python requirements/lock.py $(LOCK_ARGS)
 
 clean:  ## remove what was made here, but not the data of `make serve` in var/
 	rm -rf $(VENV) models build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

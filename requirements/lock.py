@@ -1,10 +1,14 @@
 """Write the lock files: ``runtime.txt`` and ``dev.txt`` (universal, 3.11 to 3.13), ``models.txt``.
 
 Needs the ``uv`` command. The files carry hashes and no index address, so that any mirror serves.
+Versions stay as they are where they still fit; with ``--upgrade`` the newest allowed ones are taken.
+
+    python requirements/lock.py [--upgrade]
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -17,6 +21,9 @@ COMMON = ["--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
 
 def main() -> None:
     """Resolve again from pyproject.toml and the ``.in`` files."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
+    upgrade: bool = parser.parse_args().upgrade
     uv = shutil.which("uv")
     if uv is None:
         sys.exit("uv is not installed: pip install uv")
@@ -24,7 +31,9 @@ def main() -> None:
     lines = ["# Written by lock.py from pyproject.toml; the build back end comes with it."]
     lines += [*sorted(project["dependencies"], key=str.lower), "setuptools>=77"]
     (HERE / "runtime.in").write_text("\n".join(lines) + "\n")
-    universal = [*COMMON, "--universal", "--python-version", "3.11", "--upgrade"]
+    universal = [*COMMON, "--universal", "--python-version", "3.11"]
+    if upgrade:
+        universal.append("--upgrade")
     run(uv, "dev.in", "dev.txt", *universal)
     run(uv, "runtime.in", "runtime.txt", *universal, "--constraint", "dev.txt")
     run(uv, "models.in", "models.txt", *COMMON, "--python-version", "3.11", "--no-deps")

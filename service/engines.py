@@ -15,7 +15,7 @@ from .settings import BUILTIN_ENGINE, Settings
 __all__ = ["Engine", "builtin_version", "list_engines"]
 
 # libraries whose version can change the numbers that a build comes out with
-_LIBRARIES = ("numpy", "onnx", "onnx-ir", "onnxruntime", "onnxscript")
+_LIBRARIES = ("ml-dtypes", "numpy", "onnx", "onnxruntime", "pillow")
 
 
 @dataclass(frozen=True, slots=True)

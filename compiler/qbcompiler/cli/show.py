@@ -26,7 +26,7 @@ __all__ = [
     "run_validate",
 ]
 
-_PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "pydantic", "pillow")
+_PACKAGES = ("numpy", "onnx", "onnxruntime", "pydantic", "pillow")
 _OPTIONAL = {"torch": "reading .pt calibration samples"}
 
 
