@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from ..db import JobFilter, JobView, NewJob, Submission
 from ..domain import (
+    CacheAnswer,
     CacheMode,
     FieldError,
     IdKind,
@@ -34,6 +36,8 @@ from .views import job_detail, job_out
 __all__ = ["find_job", "router"]
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
+
+_log = logging.getLogger(__name__)
 
 _RETRYABLE = (State.FAILED, State.CANCELLED, State.TIMED_OUT)
 
@@ -99,6 +103,8 @@ def _submit(
     resolved = resolve_job(context, principal.project, body)
     if body.validate_only:
         return _json(200, _validation(context, principal.project, resolved))
+    if body.cache is CacheMode.ON:
+        _mend_answer(context, principal.project, resolved)
     submission = context.jobs.submit(
         NewJob(
             project=principal.project,
@@ -125,6 +131,17 @@ def _submit(
     context.pump.kick()
     context.metrics.submitted.labels(body.type.value, submission.job.cache.value).inc()
     return _accepted(context, submission)
+
+
+def _mend_answer(context: Context, project: str, resolved: Resolved) -> None:
+    """Keep a finished build from answering when a file of its is gone from the object store."""
+    answer, build = context.jobs.find_answer(project, resolved.spec)
+    if build is None or answer is not CacheAnswer.HIT:
+        return
+    made = context.artifacts.of_builds([build.id])[build.id]
+    if any(context.store.size(artifact.sha256) is None for artifact in made):
+        _log.error("build %s: a file is missing from the object store", build.id)
+        context.jobs.forget_answer(build.id)
 
 
 def _validation(context: Context, project: str, resolved: Resolved) -> ValidationOut:

@@ -19,8 +19,10 @@ from starlette.responses import Response
 
 from qbcompiler.errors import QbCompilerError
 
+from ..db import DATABASE_ERRORS, is_full
 from ..domain import FieldError, ServiceError
 from ..storage import ObjectMissing, StorageError
+from ..storage.port import storage_full
 
 __all__ = [
     "PROBLEM_TYPE",
@@ -232,6 +234,10 @@ def install(app: FastAPI) -> None:
         _log.error("storage: %s", exc)
         return problem_response(_request_id(request), storage_problem(exc))
 
+    async def database_error(request: Request, exc: Exception) -> Response:
+        _log.error("database: %s", exc)
+        return problem_response(_request_id(request), database_problem(exc))
+
     async def http_error(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
         if isinstance(exc, BadBody):
@@ -245,6 +251,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ServiceError, service_error)
     app.add_exception_handler(QbCompilerError, compiler_error)
     app.add_exception_handler(StorageError, storage_error)
+    for kind in DATABASE_ERRORS:
+        app.add_exception_handler(kind, database_error)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, validation_error)
 
@@ -261,6 +269,19 @@ def storage_problem(exc: Exception) -> ServiceError:
     return ServiceError(
         "UNAVAILABLE",
         "the object store cannot be reached",
+        hint="try again; GET /readyz shows what is missing",
+        retryable=True,
+        retry_after_s=5,
+    )
+
+
+def database_problem(exc: Exception) -> ServiceError:
+    """Return the refusal for a database that is away, locked or full."""
+    if is_full(exc):
+        return storage_full("the request")
+    return ServiceError(
+        "UNAVAILABLE",
+        "the database cannot be reached",
         hint="try again; GET /readyz shows what is missing",
         retryable=True,
         retry_after_s=5,

@@ -2,7 +2,7 @@
 
 from .builds import BuildStore
 from .catalog import ArtifactStore, CalibrationStore, ModelStore, NewCalibration, NewModel
-from .engine import Database, database_url
+from .engine import DATABASE_ERRORS, Database, database_url, is_full
 from .jobs import JobFilter, JobStore, JobView, NewJob, Submission
 from .migrate import current_revision, head_revision, run_migrations
 from .outbox import Message, OutboxDispatcher, Sender
@@ -11,6 +11,7 @@ from .reconcile import Reconciler, ReconcileReport
 from .tokens import TokenStore
 
 __all__ = [
+    "DATABASE_ERRORS",
     "ArtifactStore",
     "BuildStore",
     "CalibrationStore",
@@ -33,5 +34,6 @@ __all__ = [
     "current_revision",
     "database_url",
     "head_revision",
+    "is_full",
     "run_migrations",
 ]

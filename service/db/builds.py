@@ -29,6 +29,7 @@ from ..domain import (
     Usage,
     new_id,
 )
+from .clean import MAX_SUMMARY, clean_failure, clean_json, clean_text
 from .engine import Database
 from .mapping import to_artifact, to_attempt, to_build
 from .outbox import owe_message
@@ -173,7 +174,7 @@ class BuildStore:
             if current is not None and row.progress_events < self._policy.max_progress_events:
                 data: dict[str, Any] = {"phase": phase.value, "current": current, "total": total}
                 if message is not None:
-                    data["message"] = message[:1000]
+                    data["message"] = clean_text(message)[:1000]
                 drafts.append(Draft(EventType.PROGRESS, data))
                 row.progress_events += 1
             row.phase = phase.value
@@ -187,12 +188,11 @@ class BuildStore:
         """Add text to the log; beyond the limit it is cut, with one line that says so."""
         if not text:
             return
-        # Postgres cannot hold NUL in text
-        text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        text = clean_text(text)
         with self._db.write() as session:
             row = _hold(session, claim)
             limit = self._policy.max_log_bytes
-            data = text.encode("utf-8", "replace")
+            data = text.encode()
             room = limit - row.log_bytes
             if room <= 0:
                 return
@@ -329,7 +329,7 @@ def end_build(
     Raises:
         LeaseLost: the build does not run under this fencing number.
     """
-    plain = None if failure is None else failure.to_json()
+    plain = None if failure is None else clean_failure(failure)
     moved = write_state(
         session,
         BuildRow,
@@ -348,7 +348,7 @@ def end_build(
     session.flush()
     if row.refresh_of is not None and to is State.SUCCEEDED:
         summary = {**(summary or {}), "refresh": _compare(session, row.refresh_of, files)}
-    row.summary = summary
+    row.summary = None if summary is None else clean_json(summary, limit=MAX_SUMMARY)
     keeps_key = to is State.SUCCEEDED or (
         to is State.FAILED and failure is not None and failure.is_input_fault
     )
@@ -477,7 +477,7 @@ def _artifact_row(build: BuildRow, file: StoredFile, now: datetime) -> ArtifactR
         project=build.project,
         build_id=build.id,
         kind=file.kind.value,
-        name=file.name[:255],
+        name=clean_text(file.name)[:255],
         sha256=file.sha256,
         size=file.size,
         media_type=file.media_type,

@@ -15,10 +15,15 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool, StaticPool
 
-__all__ = ["Database", "database_url"]
+__all__ = ["DATABASE_ERRORS", "Database", "database_url", "is_full"]
+
+DATABASE_ERRORS = (OperationalError, InterfaceError, PoolTimeout)
+"""What is raised when the database is away, locked or full."""
 
 _BUSY_SECONDS = 30
 _BEGIN = "qb_begin"
@@ -37,6 +42,12 @@ def database_url(url: str) -> URL:
     if backend in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+psycopg")
     raise ValueError(f"{backend!r} databases are not supported; use SQLite or Postgres")
+
+
+def is_full(exc: BaseException) -> bool:
+    """Say whether a database error means that no space is left."""
+    text = str(getattr(exc, "orig", exc)).lower()
+    return "disk is full" in text or "no space left" in text
 
 
 class Database:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, delete, func, or_, select
+from sqlalchemy import and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from ..domain import (
@@ -304,6 +304,16 @@ class JobStore:
                 session, JobRow, [JobRow.id == job.id], expect=[State.QUEUED], to=state,
                 values=values,
             )  # fmt: skip
+
+    def forget_answer(self, build_id: str) -> None:
+        """Let a finished build answer no more requests, because what it made is gone."""
+        with self._db.write() as session:
+            session.execute(
+                update(BuildRow)
+                .where(BuildRow.id == build_id)
+                .values(cache_key=None)
+                .execution_options(synchronize_session=False)
+            )
 
     # showing ------------------------------------------------------------------------------
 

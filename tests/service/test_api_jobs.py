@@ -331,6 +331,18 @@ def test_a_failure_is_shown_as_it_is_and_a_retry_builds(live: Live) -> None:
     assert live.submit(**shown["request"])["state"] == "succeeded"
 
 
+def test_a_build_whose_file_is_gone_answers_no_more(live: Live) -> None:
+    job = live.parse_job(6)
+    artifact = live.finish(job, b"will be gone")
+    body = live.job(job["id"])["request"]
+    assert live.submit(**body)["cache"] == "hit"
+    assert live.context.store.delete(artifact["sha256"])
+    again = live.submit(**body)
+    assert (again["cache"], again["state"]) == ("miss", "queued")
+    live.finish(again, b"will be gone")
+    assert live.submit(**body)["build_id"] == again["build_id"]
+
+
 def test_quantize_takes_an_artifact_and_its_device(live: Live) -> None:
     parse = live.parse_job(4, target_device="regulus-ra", cpu_offload=True)
     mblt = live.finish(parse)

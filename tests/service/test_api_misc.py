@@ -76,6 +76,41 @@ def test_a_fault_of_ours_says_nothing_of_itself(
     assert any(found["request_id"] in r.getMessage() for r in caplog.records)
 
 
+@pytest.mark.parametrize(
+    ("text", "status", "code"),
+    [
+        ("database is locked", 503, "UNAVAILABLE"),
+        ("connection to server at db, user qb failed", 503, "UNAVAILABLE"),
+        ("database or disk is full", 507, "OUTPUT_WRITE_ERROR"),
+        ("could not extend file: No space left on device", 507, "OUTPUT_WRITE_ERROR"),
+    ],
+)
+def test_a_database_that_is_away_or_full(
+    live: Live, monkeypatch: pytest.MonkeyPatch, text: str, status: int, code: str
+) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    def broken(*_: object, **__: object) -> None:
+        raise OperationalError("SELECT secret", {}, Exception(text))
+
+    monkeypatch.setattr(live.context.jobs, "page", broken)
+    answer = live.http.get("/v1/jobs")
+    found = problem(answer, status, code)
+    assert found["retryable"] and answer.headers["retry-after"]
+    assert "secret" not in answer.text and "user qb" not in answer.text
+
+
+def test_an_object_store_that_is_away(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    from service.storage import StorageError
+
+    def broken(*_: object) -> None:
+        raise StorageError("cannot store an object: EndpointConnectionError")
+
+    monkeypatch.setattr(live.context.store, "put_file", broken)
+    answer = live.http.post("/v1/models", files={"file": tiny_onnx()})
+    assert problem(answer, 503, "UNAVAILABLE")["retryable"]
+
+
 def test_the_log_has_no_signature(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="service.http"):
         live.http.get(f"/v1/links/lnk_{'0' * 26}/x?expires=1&signature=SECRET")

@@ -176,6 +176,46 @@ def test_the_log_is_bounded_and_says_so(db: Database) -> None:
     assert text.count("the log is cut here") == 1
 
 
+def test_what_an_engine_says_is_made_fit(bench: Bench) -> None:
+    job_id, claim = claimed(bench)
+    bench.builds.append_log(claim, "bad \ud800 and \0\n")
+    bench.builds.progress(claim, phase=Phase.PARSE, current=1, message="\udfff")
+    summary = {
+        "nan": float("nan"), "inf": [float("-inf")], "big": 1 << 70, "s\0": "\ud800",
+        "object": object, "fine": {"a": [1, 2.5, None, True]},
+    }  # fmt: skip
+    deep: dict[str, object] = {}
+    for _ in range(200):
+        deep = {"d": deep}
+    summary["deep"] = deep
+    bench.builds.succeed(claim, [replace(MBLT, name="a\0.mblt")], summary)
+    view = bench.jobs.get("default", job_id)
+    assert view is not None and view.build.summary is not None
+    found = view.build.summary
+    assert (found["nan"], found["inf"], found["fine"]) == (None, [None], summary["fine"])
+    assert found["s\ufffd"] == "?"
+    _, claim = claimed(bench, variant=2)
+    failure = Failure("X" * 100, "\ud800" * 9000, {"x": "y" * 100_000}, "\0")
+    bench.builds.fail(claim, failure)
+    build = bench.builds.get(claim.build.id)
+    assert build is not None and build.failure is not None
+    assert len(build.failure.message) == 4000
+    assert "left_out" in build.failure.details
+
+
+def test_a_compiler_killed_from_outside_counts_like_a_lost_worker(bench: Bench) -> None:
+    job = bench.jobs.submit(bench.new()).job
+    failure = Failure("RESOURCE_LIMIT", "killed")
+    for number in (1, 2, 3):
+        claim = bench.builds.claim(job.build_id, "w")
+        assert claim is not None
+        bench.builds.lose(claim, failure)
+        assert state_of(bench, job.id) is (State.FAILED if number == 3 else State.QUEUED)
+    view = bench.jobs.get("default", job.id)
+    assert view is not None and view.job.failure == failure
+    assert view.build.losses == 3
+
+
 def test_a_lost_worker_puts_the_build_back_and_its_writes_change_nothing(bench: Bench) -> None:
     job_id, claim = claimed(bench)
     reconciler = Reconciler(bench.db, bench.policy)
