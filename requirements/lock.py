@@ -1,7 +1,7 @@
 """Write the lock files: ``runtime.txt`` and ``dev.txt`` (universal, 3.11 to 3.13), ``models.txt``.
 
 Needs the ``uv`` command. The files carry hashes and no index address, so that any mirror serves.
-Versions stay as they are where they still fit; with ``--upgrade`` the newest allowed ones are taken.
+Versions stay as they are where they still fit; with ``--upgrade`` the newest ones are taken.
 
     python requirements/lock.py [--upgrade]
 """
