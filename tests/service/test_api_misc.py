@@ -65,7 +65,7 @@ def test_a_fault_of_ours_says_nothing_of_itself(
     live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("secret: SELECT * FROM /work/main")
+        raise RuntimeError("secret: SELECT * FROM /srv/secret")
 
     monkeypatch.setattr(live.context.jobs, "get", broken)
     with caplog.at_level(logging.ERROR):
