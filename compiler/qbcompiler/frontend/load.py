@@ -98,6 +98,7 @@ def _load(data: memoryview, label: str, base: Path | None) -> SourceModel:
     proto, payloads = _parse(data, label)
     opsets = _check_header(proto, data, label)
     digest = hashlib.sha256(data).hexdigest()
+    _let_go(data)
     tensors: dict[str, Array] = {}
     files = ExternalFiles(base, label)
     for index, tensor in enumerate(proto.graph.initializer):
@@ -141,6 +142,12 @@ def _read(path: Path) -> bytes | memoryview:
         raise ModelLoadError(
             f"{path} cannot be read: {exc.strerror}", details={"path": str(path)}
         ) from exc
+
+
+def _let_go(data: memoryview) -> None:
+    """Tell the system that pages of a mapped file need not stay in memory; they can be reread."""
+    if isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        data.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def _parse(data: memoryview, label: str) -> tuple[onnx.ModelProto, dict[int, memoryview]]:

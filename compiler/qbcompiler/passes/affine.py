@@ -125,25 +125,37 @@ class Linear:
 
     def scaled_out(self, k: Float64) -> Array:
         """Return the weights with each output channel multiplied."""
-        weight = self.weight.astype(np.float64)
+        weight = self.weight
         if self.node.op == "MatMul":
-            return self._cast(weight * k)
+            return self._scaled(weight, k)
         if self.node.op == "TransposeConvolution":
             # [in, out / groups, …], the input channels in groups
             groups = self._groups
             parts = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
             factor = k.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
-            return self._cast((parts * factor).reshape(weight.shape))
-        return self._cast(weight * k.reshape(-1, *[1] * (weight.ndim - 1)))
+            return self._scaled(parts, factor).reshape(weight.shape)
+        return self._scaled(weight, k.reshape(-1, *[1] * (weight.ndim - 1)))
 
     def scaled_in(self, k: Float64) -> Array:
         """Return the weights with what each input channel contributes multiplied."""
-        weight = self.weight.astype(np.float64)
+        weight = self.weight
         if self.node.op == "MatMul":
-            return self._cast(weight * k[:, None])
+            return self._scaled(weight, k[:, None])
         if self.node.op == "TransposeConvolution":
-            return self._cast(weight * k.reshape(-1, *[1] * (weight.ndim - 1)))
-        return self._cast(weight * self._per_group(k))
+            return self._scaled(weight, k.reshape(-1, *[1] * (weight.ndim - 1)))
+        return self._scaled(weight, self._per_group(k))
+
+    def bounded(self, k: Float64) -> bool:
+        """Whether no weight times one of ``k`` can leave the weights' type.
+
+        Looks at the extremes alone, which costs a fraction of scaling the weights.
+        """
+        if self.weight.dtype.kind != "f" or not self.weight.size:
+            return False
+        peak = max(-float(self.weight.min()), float(self.weight.max()))
+        largest: Any = np.finfo(self.weight.dtype).max  # type: ignore[type-var]
+        limit = float(largest) / 2  # rounding to the type included
+        return peak * float(np.abs(k).max(initial=0.0)) < limit
 
     def response(self, b: Float64) -> Float64:
         """Return what a constant input ``b[channel]`` adds to each output (without padding)."""
@@ -169,8 +181,11 @@ class Linear:
     def _groups(self) -> int:
         return int(getattr(self.node.attrs, "groups", 1))
 
-    def _cast(self, weight: Float64) -> Array:
-        result: Array = np.ascontiguousarray(weight.astype(self.weight.dtype))
+    def _scaled(self, weight: Array, factor: Float64) -> Array:
+        """Return ``weight * factor``, calculated in float64 without a copy in float64."""
+        result: Array = np.empty(weight.shape, dtype=weight.dtype)
+        with np.errstate(over="ignore"):
+            np.multiply(weight, factor, out=result, dtype=np.float64, casting="same_kind")
         return result
 
 

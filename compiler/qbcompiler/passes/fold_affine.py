@@ -44,7 +44,8 @@ class FoldAffineAfter(Rewrite[_Pair]):
             return "its constant does not have one number for each output channel"
         if not match.affine.is_finite:
             return "its constant is not finite"
-        if not fits(match.linear.scaled_out(match.affine.k), match.linear.weight.dtype):
+        linear, k = match.linear, match.affine.k
+        if not linear.bounded(k) and not fits(linear.scaled_out(k), linear.weight.dtype):
             return "the folded weights would overflow"
         return None
 
@@ -88,7 +89,9 @@ class FoldAffineBefore(Rewrite[_Pair]):
                 return "a shift before a transposed convolution does not reach its edges evenly"
             if any(getattr(linear.node.attrs, "pads", ())):
                 return "it pads with zeros, which the shift before it does not reach"
-        if not fits(linear.scaled_in(affine.k), linear.weight.dtype):
+        if not linear.bounded(affine.k) and not fits(
+            linear.scaled_in(affine.k), linear.weight.dtype
+        ):
             return "the folded weights would overflow"
         return None
 
