@@ -17,11 +17,11 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata, util
@@ -57,7 +57,6 @@ class Subject:
         if self.path is not None:
             return self.path
         path = folder / f"{self.name}.onnx"
-        # in a process of its own: what this one ever took counts in its children's peak
         function, *arguments = self.maker
         code = "from benchmarks import models; from pathlib import Path; "
         code += f"models.{function}(Path({str(path)!r}), *{arguments!r})"
@@ -123,31 +122,40 @@ def commands(model: Path, shapes: dict[str, str], folder: Path) -> dict[str, lis
     return found
 
 
+# A process's peak counts what its parent had when it was started. So a small one starts each tool
+# and prints seconds, kilobytes and the exit status.
+_LAUNCHER = """
+import os, sys, time
+start = time.perf_counter()
+pid = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[1:]], os.environ)
+_, status, usage = os.wait4(pid, 0)
+print(time.perf_counter() - start, usage.ru_maxrss, os.waitstatus_to_exitcode(status))
+"""
+
+
 def measure(command: Sequence[str], cwd: Path) -> Measured | str:
     """Run ``python COMMAND``; return its figures, or why it failed, in a few words."""
-    start = time.perf_counter()
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [sys.executable, *command], cwd=cwd, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-        )
-        deadline = start + TIMEOUT_S
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
-            if time.perf_counter() > deadline:
-                process.kill()
-                os.wait4(process.pid, 0)
-                process.returncode = -9
-                return f"over {TIMEOUT_S:.0f} s"
-            time.sleep(0.002)
-        seconds = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            log.seek(0)
-            last = log.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-            return f"failed ({process.returncode}): {' '.join(last)[:120]}"
-    return Measured(seconds, usage.ru_maxrss * 1024)
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", _LAUNCHER, *command],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return f"over {TIMEOUT_S:.0f} s"
+    *log, last = said.strip().splitlines()
+    seconds, peak, code = last.split()
+    if code != "0":
+        return f"failed ({code}): {' '.join(log[-1:])[:120]}"
+    return Measured(float(seconds), int(peak) * 1024)
 
 
 def _size(model: Path) -> int:
