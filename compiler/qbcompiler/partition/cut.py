@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import networkx as nx
-
 __all__ = ["levels"]
 
 HEAD, BODY, TAIL = 0, 1, 2
@@ -42,6 +40,9 @@ def levels(
     """
     if not unsupported:
         return dict.fromkeys(order, BODY)
+    # here and not above: it takes a tenth of a second to load, and most models never come here
+    import networkx as nx
+
     groups, group_of = _merge(order, edges, unsupported)
     network: nx.DiGraph[Any] = nx.DiGraph()
     network.add_node("source")
