@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qbcompiler.errors import ModelLoadError
-from qbcompiler.frontend import load_model
+from qbcompiler.frontend import load_model, parse
 from qbcompiler.frontend.wire import WireError, split_model
 
 WEIGHT = np.arange(4096, dtype=np.float32).reshape(64, 64)
@@ -369,6 +369,56 @@ def test_a_model_in_two_pieces_is_merged_as_protobuf_says() -> None:
     data = one.SerializeToString() + two.SerializeToString()
     loaded = load_model(data)
     assert [t.name for t in loaded.proto.graph.initializer] == ["w", "other"]
+
+
+def constants_model(*names: str) -> onnx.ModelProto:
+    """Return a model that keeps its weights in ``Constant`` nodes, one of each name."""
+    nodes, last = [], "x"
+    for index, name in enumerate(names):
+        tensor = onnx.numpy_helper.from_array(np.full((1, 512), index + 1, np.float32), "inner")
+        nodes.append(helper.make_node("Constant", [], [name], name=f"c{index}", value=tensor))
+        nodes.append(helper.make_node("Add", [last, name], [f"y{index}"], name=f"add{index}"))
+        last = f"y{index}"
+    ports = [helper.make_tensor_value_info(n, 1, [1, 512]) for n in ("x", last)]
+    graph = helper.make_graph(nodes, "constants", ports[:1], ports[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_large_constant_nodes_are_weights_that_stay_where_they_are() -> None:
+    model = constants_model("a", "b")
+    data = model.SerializeToString()
+    split = split_model(memoryview(data))
+    assert split.lifted == ["a", "b"] and len(split.skeleton) < 1024
+    whole = split_model(memoryview(data), lift=False)
+    assert whole.lifted == [] and onnx.ModelProto.FromString(whole.skeleton) == model
+    loaded = load_model(data)
+    assert [n.op_type for n in loaded.proto.graph.node] == ["Add", "Add"]
+    assert [t.name for t in loaded.proto.graph.initializer] == ["a", "b"]
+    assert loaded.tensors["b"].shape == (1, 512) and (loaded.tensors["b"] == 2).all()
+
+
+def test_small_and_unusual_constant_nodes_stay() -> None:
+    model = constants_model("a")
+    for change in ("domain", "attribute", "output", "small"):
+        other = onnx.ModelProto.FromString(model.SerializeToString())
+        node = other.graph.node[0]
+        if change == "domain":
+            node.domain = "elsewhere"
+        elif change == "attribute":
+            node.attribute.append(helper.make_attribute("value_int", 1))
+        elif change == "output":
+            node.output.append("second")
+        else:
+            node.attribute[0].t.CopyFrom(onnx.numpy_helper.from_array(np.ones(4, np.float32)))
+        assert split_model(memoryview(other.SerializeToString())).lifted == [], change
+
+
+@pytest.mark.parametrize("name", ["y0", "a"])
+def test_a_constant_whose_name_is_taken_is_the_models_fault(name: str) -> None:
+    loaded = load_model(constants_model("a", name).SerializeToString())
+    assert "Constant" in {n.op_type for n in loaded.proto.graph.node}
+    with pytest.raises(ModelLoadError, match=f"value '{name}' is made twice"):
+        parse(loaded, input_shapes={}, image_channels=None)
 
 
 @pytest.mark.parametrize("data", [b"\x07", b"\x03\x01", b"\x00\x01", b"\x08" + b"\x80" * 10])

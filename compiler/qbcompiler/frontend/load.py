@@ -165,6 +165,10 @@ def _parse(data: memoryview, label: str) -> tuple[onnx.ModelProto, dict[int, mem
     try:
         split = wire.split_model(data)
         proto = onnx.ModelProto.FromString(split.skeleton)
+        if not _names_stand(proto, split.lifted):
+            # the interpreter says what is wrong, of the model as it is written
+            split = wire.split_model(data, lift=False)
+            proto = onnx.ModelProto.FromString(split.skeleton)
     except wire.WireError as exc:
         if exc.truncated and _starts_like_onnx(data):
             raise ModelLoadError(
@@ -185,6 +189,19 @@ def _parse(data: memoryview, label: str) -> tuple[onnx.ModelProto, dict[int, mem
         except DecodeError as exc:
             raise _not_onnx(label, "its protobuf does not decode") from exc
     return proto, split.payloads
+
+
+def _names_stand(proto: onnx.ModelProto, lifted: list[str]) -> bool:
+    """Whether nothing else in the graph has the name of a constant that became a weight."""
+    if not lifted:
+        return True
+    graph = proto.graph
+    others = {n for node in graph.node for n in node.output}
+    others.update(i.name for i in graph.input)
+    count = len(graph.initializer) - len(lifted)
+    others.update(t.name for t in graph.initializer[:count])
+    others.update(s.values.name for s in graph.sparse_initializer)
+    return len(set(lifted)) == len(lifted) and others.isdisjoint(lifted)
 
 
 def _starts_like_onnx(data: memoryview) -> bool:

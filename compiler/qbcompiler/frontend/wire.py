@@ -1,9 +1,11 @@
 """Splits a serialized ONNX model into a small protobuf and views of its weights.
 
 Parsing a model whole copies every weight. Here the wire format is walked instead (only the
-model's, the graph's and the initializers' own fields, a linear scan) and the payload of large
-initializers is left where it is, so that a model costs its own size in memory, or nothing but
-page cache when the buffer is a memory map. Field numbers are those of ``onnx.proto3``; the
+model's, the graph's and the weights' own fields, a linear scan) and the payload of large
+initializers is left where it is; ``Constant`` nodes with as large a tensor, in which some
+exporters keep all weights, become initializers. So a model costs its own size in memory, or
+nothing but page cache when the buffer is a memory map. Field numbers are those of
+``onnx.proto3``; the
 encoding is that of https://protobuf.dev/programming-guides/encoding.
 """
 
@@ -19,7 +21,16 @@ INLINE_BYTES = 1024
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 _MODEL_GRAPH = 7
+_GRAPH_NODE = 1
 _GRAPH_INITIALIZER = 5
+_NODE_INPUT = 1
+_NODE_OUTPUT = 2
+_NODE_OP_TYPE = 4
+_NODE_ATTRIBUTE = 5
+_NODE_DOMAIN = 7
+_ATTRIBUTE_NAME = 1
+_ATTRIBUTE_TENSOR = 5
+_TENSOR_NAME = 8
 _TENSOR_FLOAT_DATA = 4
 _TENSOR_RAW_DATA = 9
 _TENSOR_DOUBLE_DATA = 10
@@ -55,15 +66,24 @@ class SplitModel:
         payloads: initializer index -> little-endian bytes of its elements. Packed
             ``float_data`` and ``double_data`` have the same layout as ``raw_data``.
         graphs: how many graph fields the model has (one, when it is valid).
+        lifted: names of the initializers that were ``Constant`` nodes; they follow the others.
     """
 
     skeleton: bytes
     payloads: dict[int, memoryview] = field(default_factory=dict)
     graphs: int = 0
+    lifted: list[str] = field(default_factory=list)
 
 
-def split_model(data: memoryview, inline_bytes: int = INLINE_BYTES) -> SplitModel:
+def split_model(
+    data: memoryview, inline_bytes: int = INLINE_BYTES, *, lift: bool = True
+) -> SplitModel:
     """Split the serialized ``ModelProto`` in ``data``.
+
+    Args:
+        data: the bytes.
+        inline_bytes: payloads of fewer bytes stay.
+        lift: make large ``Constant`` nodes initializers.
 
     Raises:
         WireError: the bytes are not well-formed, or end early.
@@ -77,7 +97,7 @@ def split_model(data: memoryview, inline_bytes: int = INLINE_BYTES) -> SplitMode
         number, wire, position, body = _field(data, position, end)
         if number == _MODEL_GRAPH and wire == _LENGTH:
             result.graphs += 1
-            graph = _split_graph(data, body, position, result.payloads, inline_bytes)
+            graph = _split_graph(data, body, position, result, inline_bytes, lift)
             if graph is not None:
                 pieces += (data[kept:start], _tag(number), _varint(sum(map(len, graph))), *graph)
                 kept = position
@@ -87,15 +107,24 @@ def split_model(data: memoryview, inline_bytes: int = INLINE_BYTES) -> SplitMode
 
 
 def _split_graph(
-    data: memoryview, start: int, end: int, payloads: dict[int, memoryview], inline_bytes: int
+    data: memoryview, start: int, end: int, result: SplitModel, inline_bytes: int, lift: bool
 ) -> list[bytes | memoryview] | None:
     """Return the graph's pieces without large payloads, None when there are none."""
+    payloads = result.payloads
+    lifted: list[_Constant] = []
     pieces: list[bytes | memoryview] = []
     kept = position = start
     index = 0
     while position < end:
         begin = position
         number, wire, position, body = _field(data, position, end)
+        if lift and number == _GRAPH_NODE and wire == _LENGTH and position - body >= inline_bytes:
+            constant = _constant_node(data, body, position, inline_bytes)
+            if constant is not None:
+                lifted.append(constant)
+                pieces.append(data[kept:begin])
+                kept = position
+            continue
         if number != _GRAPH_INITIALIZER or wire != _LENGTH:
             continue
         if position - body >= inline_bytes:
@@ -110,7 +139,60 @@ def _split_graph(
     if not pieces:
         return None
     pieces.append(data[kept:end])
+    for constant in lifted:
+        head, payload, tail = constant.tensor
+        payloads[index] = payload
+        result.lifted.append(constant.name.decode("utf-8", "replace"))
+        # of a field that is there twice the last one counts
+        name = _tag(_TENSOR_NAME) + _varint(len(constant.name)) + constant.name
+        size = len(head) + len(tail) + len(name)
+        pieces += (_tag(_GRAPH_INITIALIZER), _varint(size), head, tail, name)
+        index += 1
     return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """A ``Constant`` node: its output's name and its tensor, split."""
+
+    name: bytes
+    tensor: tuple[memoryview, memoryview, memoryview]
+
+
+def _constant_node(data: memoryview, start: int, end: int, inline_bytes: int) -> _Constant | None:
+    """Return a node that is nothing but a large tensor, None for any other."""
+    outputs: list[bytes] = []
+    op_type = b""
+    attribute: tuple[int, int] | None = None
+    position = start
+    while position < end:
+        number, wire, position, body = _field(data, position, end)
+        if wire != _LENGTH:
+            return None
+        if number == _NODE_OUTPUT:
+            outputs.append(bytes(data[body:position]))
+        elif number == _NODE_OP_TYPE:
+            op_type = bytes(data[body : min(position, body + 16)])
+        elif number == _NODE_ATTRIBUTE and attribute is None:
+            attribute = body, position
+        elif number in (_NODE_ATTRIBUTE, _NODE_INPUT) or (
+            number == _NODE_DOMAIN and bytes(data[body:position]) not in (b"", b"ai.onnx")
+        ):
+            return None
+    if op_type != b"Constant" or attribute is None or len(outputs) != 1 or not outputs[0]:
+        return None
+    name, tensor = b"", None
+    position, last = attribute
+    while position < last:
+        number, wire, position, body = _field(data, position, last)
+        if number == _ATTRIBUTE_NAME and wire == _LENGTH:
+            name = bytes(data[body : min(position, body + 16)])
+        elif number == _ATTRIBUTE_TENSOR:
+            if tensor is not None or wire != _LENGTH:
+                return None
+            tensor = body, position
+    split = None if tensor is None else _split_tensor(data, *tensor, inline_bytes)
+    return _Constant(outputs[0], split) if name == b"value" and split is not None else None
 
 
 def _split_tensor(
