@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import re
 import secrets
 import sys
 import tempfile
@@ -95,10 +96,12 @@ class Settings(BaseSettings):
     )
     database_url: str = Field(
         default="",
+        repr=False,
         description="SQLAlchemy URL; empty: SQLite in the data folder. Team: postgresql://…",
     )
     broker_url: str = Field(
         default="",
+        repr=False,
         description="Celery broker; empty: a Valkey socket in the data folder. Team: redis://…",
     )
     s3_bucket: str | None = Field(
@@ -460,7 +463,8 @@ def _main() -> int:
         return 0
     settings = Settings()
     for name in Settings.model_fields:
-        sys.stdout.write(f"QB_{name.upper()}={getattr(settings, name)}\n")
+        text = re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", str(getattr(settings, name)))
+        sys.stdout.write(f"QB_{name.upper()}={text}\n")
     return 0
 
 

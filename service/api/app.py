@@ -28,7 +28,7 @@ from ..db import (
 )
 from ..engines import list_engines
 from ..settings import Mode, Settings, SettingsError, get_settings
-from ..storage import open_store
+from ..storage import clean_scratch, open_store
 from . import artifacts, calibrations, catalogue, events, health, jobs, models, page, problems
 from .context import Broker, Context
 from .description import install_description
@@ -123,6 +123,7 @@ def _open(settings: Settings, sender: Sender | None) -> Context:
     settings.check_team()
     if settings.mode is Mode.EMBEDDED:
         run_migrations(settings.effective_database_url)
+    clean_scratch(settings.scratch_dir)
     db = Database(settings.effective_database_url)
     try:
         return _context(settings, sender, db)

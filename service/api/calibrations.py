@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +36,7 @@ from .fields import (
 from .multipart import PartBegin, PartData, PartEnd, read_multipart
 from .problems import problems
 from .schemas import CalibrationOut, PageOut
+from .scratch import request_scratch
 from .views import calibration_out
 
 __all__ = ["router"]
@@ -99,10 +98,9 @@ async def create_calibration(
     settings = context.settings
     limit = settings.max_calibration_bytes + _MAX_OVERHEAD
     check_length(request, limit, "the calibration data")
-    with ExitStack() as stack:
-        folder = Path(await run_in_threadpool(_scratch, settings.scratch_dir))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        upload = await _read_form(request, context, stack)
+    async with AsyncExitStack() as stack:
+        folder = await stack.enter_async_context(request_scratch(context, "the calibration data"))
+        upload = await _read_form(request, context, stack, folder)
         found = await run_in_threadpool(_finish, context, principal.project, folder, upload)
     response.headers["Location"] = f"/v1/calibrations/{found.id}"
     return calibration_out(found)
@@ -176,12 +174,9 @@ class _Upload:
         self.texts: dict[str, str] = {}
 
 
-def _scratch(parent: Path) -> str:
-    parent.mkdir(parents=True, exist_ok=True)
-    return tempfile.mkdtemp(dir=parent, prefix="calibration-")
-
-
-async def _read_form(request: Request, context: Context, stack: ExitStack) -> _Upload:
+async def _read_form(
+    request: Request, context: Context, stack: AsyncExitStack, folder: Path
+) -> _Upload:
     upload = _Upload()
     left = context.settings.max_calibration_bytes
     spool: Spool | None = None
@@ -198,7 +193,7 @@ async def _read_form(request: Request, context: Context, stack: ExitStack) -> _U
                         f"more than {context.settings.max_archive_entries} files",
                         hint="send an archive of fewer samples; a few hundred are enough",
                     )
-                spool = Spool(context.settings.scratch_dir, limit=left, what="the calibration data")
+                spool = Spool(folder / "parts", limit=left, what="the calibration data")
                 stack.enter_context(spool)
                 upload.files.append((part.filename or "", spool))
             elif part.name in _TEXT_FIELDS and part.name not in upload.texts:

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..domain import IdKind, ServiceError, new_id
@@ -22,6 +23,8 @@ __all__ = ["RequestMiddleware", "request_id_of_log"]
 _log = logging.getLogger("service.http")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_CLIENT_LEFT = 499
+"""What the log and the metrics show for a client that went away; nginx's number for it."""
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 request_id_of_log: ContextVar[str] = ContextVar("request_id", default="")
@@ -72,6 +75,9 @@ class RequestMiddleware:
                 await problem_response(request_id, refusal)(scope, receive, respond)
             else:
                 await self._app(scope, receive, respond)
+        except ClientDisconnect:
+            # nobody is there to be answered
+            status = _CLIENT_LEFT
         except Exception:
             _log.exception("unexpected error, request %s", request_id)
             if status:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
-from pathlib import PurePosixPath
+from contextlib import AsyncExitStack
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -32,6 +32,7 @@ from .fields import (
 from .multipart import PartBegin, PartData, PartEnd, read_multipart
 from .problems import problems
 from .schemas import ModelOut, PageOut
+from .scratch import request_scratch
 from .views import model_out
 
 __all__ = ["router"]
@@ -105,8 +106,9 @@ async def create_model(
     It is written to the store while it arrives; its inputs and outputs are read from it.
     """
     check_length(request, context.settings.max_model_bytes + _MAX_OVERHEAD, "the model")
-    with ExitStack() as stack:
-        form = await _read_form(request, context, stack)
+    async with AsyncExitStack() as stack:
+        form = _Form(await stack.enter_async_context(request_scratch(context, "the model")))
+        await _read_form(request, context, stack, form)
         model = await run_in_threadpool(_finish, context, principal.project, form)
     response.headers["Location"] = f"/v1/models/{model.id}"
     return model_out(model)
@@ -143,12 +145,12 @@ async def put_model(
             hint="use POST for multipart/form-data",
         )
     check_length(request, context.settings.max_model_bytes, "the model")
-    with ExitStack() as stack:
-        form = _Form()
+    async with AsyncExitStack() as stack:
+        form = _Form(await stack.enter_async_context(request_scratch(context, "the model")))
         form.name = name
         form.revision = check_revision(source_revision)
         form.labels = check_labels(labels, context.settings.max_labels)
-        form.main = stack.enter_context(_spool(context, context.settings.max_model_bytes))
+        form.main = stack.enter_context(_spool(form, context.settings.max_model_bytes))
         form.main_name = file_name(name, "model.onnx")
         await _fill(form.main, request.stream())
         model = await run_in_threadpool(_finish, context, principal.project, form)
@@ -217,7 +219,8 @@ def delete_model(context: Ctx, principal: Builder, model_id: ModelId) -> None:
 class _Form:
     """What an upload said."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.main: Spool | None = None
         self.main_name = "model.onnx"
         self.name: str | None = None
@@ -226,12 +229,13 @@ class _Form:
         self.external: dict[str, Spool] = {}
 
 
-def _spool(context: Context, limit: int) -> Spool:
-    return Spool(context.settings.scratch_dir, limit=limit, what="the model")
+def _spool(form: _Form, limit: int) -> Spool:
+    return Spool(form.folder, limit=limit, what="the model")
 
 
-async def _read_form(request: Request, context: Context, stack: ExitStack) -> _Form:
-    form = _Form()
+async def _read_form(
+    request: Request, context: Context, stack: AsyncExitStack, form: _Form
+) -> None:
     texts: dict[str, str] = {}
     left = context.settings.max_model_bytes
     spool: Spool | None = None
@@ -242,7 +246,7 @@ async def _read_form(request: Request, context: Context, stack: ExitStack) -> _F
         if isinstance(piece, PartBegin):
             part = piece
             if part.name in ("file", "external_data"):
-                spool = stack.enter_context(_spool(context, left))
+                spool = stack.enter_context(_spool(form, left))
                 _place(form, part, spool)
             elif part.name in _TEXT_FIELDS:
                 text = bytearray()
@@ -275,7 +279,6 @@ async def _read_form(request: Request, context: Context, stack: ExitStack) -> _F
         _TEXT_FIELDS[name](form, value, context)
     if form.main is None:
         raise _form_error("file", "is missing")
-    return form
 
 
 def _place(form: _Form, part: PartBegin, spool: Spool) -> None:

@@ -384,9 +384,15 @@ def requeue_build(
 ) -> None:
     """Put a running build back into the queue, with a message for a worker.
 
+    A build that no job needs any more ends here, cancelled.
+
     Raises:
         LeaseLost: the build does not run under this fencing number.
     """
+    held = lock_build(session, BuildRow.id == build_id, BuildRow.fencing == fencing)
+    if held is not None and held.cancel_requested:
+        end_build(session, now, build_id, fencing, State.CANCELLED, attempt, usage=usage)
+        return
     lost = attempt is AttemptState.LOST
     moved = write_state(
         session,

@@ -4,6 +4,7 @@ from ..settings import Settings
 from .fetch import fetch_calibration, fetch_file, fetch_model, inside
 from .local import LocalStore
 from .port import CHUNK, ObjectMissing, ObjectStore, StorageError, check_digest
+from .scratch import clean_scratch, scratch_folder
 from .spool import Spool
 
 __all__ = [
@@ -14,11 +15,13 @@ __all__ = [
     "Spool",
     "StorageError",
     "check_digest",
+    "clean_scratch",
     "fetch_calibration",
     "fetch_file",
     "fetch_model",
     "inside",
     "open_store",
+    "scratch_folder",
 ]
 
 

@@ -13,7 +13,7 @@ from typing import Self
 from ..domain import ServiceError
 from .port import ObjectStore, storage_full
 
-__all__ = ["Spool"]
+__all__ = ["Spool", "write_error"]
 
 
 class Spool:
@@ -34,7 +34,7 @@ class Spool:
             folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=folder, prefix="spool-", suffix=".tmp")
         except OSError as exc:
-            raise _write_error(exc, what) from exc
+            raise write_error(exc, what) from exc
         self.path = Path(name)
         self._file = os.fdopen(handle, "wb", buffering=0)
         self._hash = hashlib.sha256()
@@ -61,7 +61,7 @@ class Spool:
             while view:
                 view = view[self._file.write(view) :]
         except OSError as exc:
-            raise _write_error(exc, self._what) from exc
+            raise write_error(exc, self._what) from exc
 
     @property
     def sha256(self) -> str:
@@ -96,7 +96,8 @@ class Spool:
         self.close()
 
 
-def _write_error(exc: OSError, what: str) -> ServiceError:
+def write_error(exc: OSError, what: str) -> ServiceError:
+    """Return the refusal for a scratch folder that cannot be written."""
     if exc.errno in (errno.ENOSPC, errno.EDQUOT):
         return storage_full(what)
     return ServiceError(

@@ -531,10 +531,37 @@ def test_a_full_disk_is_said(live: Live, monkeypatch: pytest.MonkeyPatch) -> Non
     from service.storage import spool
 
     def full(self: spool.Spool, data: bytes) -> None:
-        raise spool._write_error(OSError(errno.ENOSPC, "No space left on device"), "the model")
+        raise spool.write_error(OSError(errno.ENOSPC, "No space left on device"), "the model")
 
     monkeypatch.setattr(spool.Spool, "write", full)
     answer = live.http.post("/v1/models", files={"file": tiny_onnx()})
     found = problem(answer, 507, "OUTPUT_WRITE_ERROR")
     assert found["retryable"] and "no space" in found["detail"]
     assert answer.headers["retry-after"] == "60"
+
+
+def test_a_client_that_goes_away_leaves_nothing(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    import socket
+    import time
+
+    host, port = live.url.removeprefix("http://").split(":")
+    scratch = live.context.settings.scratch_dir
+    for path in ("/v1/models", "/v1/calibrations"):
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100000\r\n"
+                "Content-Type: multipart/form-data; boundary=B\r\n\r\n"
+                '--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'.encode()
+                + b"x" * 5000
+            )
+            deadline = time.monotonic() + 10
+            while not list(scratch.glob("request-*/**/spool-*")):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        deadline = time.monotonic() + 10
+        while list(scratch.iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]

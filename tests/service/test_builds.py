@@ -339,6 +339,15 @@ def test_cancel_while_it_runs_kills_only_with_the_last_job(bench: Bench) -> None
     assert state_of(bench, third.id) is State.QUEUED
 
 
+def test_a_cancelled_build_that_is_given_back_ends(bench: Bench) -> None:
+    job_id, claim = claimed(bench)
+    bench.jobs.cancel("default", job_id)
+    bench.builds.release(claim)
+    build = bench.builds.get(claim.build.id)
+    assert build is not None and build.state is State.CANCELLED
+    assert bench.builds.claim_next("qb.qbcompiler", "w") is None
+
+
 def test_a_cancelled_build_whose_worker_died_ends(bench: Bench) -> None:
     job_id, claim = claimed(bench)
     bench.jobs.cancel("default", job_id)

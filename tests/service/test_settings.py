@@ -105,9 +105,20 @@ def test_weak_secrets_are_refused(tmp_path: Path, secret: str) -> None:
         free_settings(tmp_path, **{**TEAM, "signing_secret": secret}).check_team()
 
 
-def test_secrets_are_not_shown(tmp_path: Path) -> None:
+def test_secrets_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = free_settings(tmp_path, **TEAM, s3_access_key_id="kkkk", s3_secret_access_key="ssss")
     assert SECRET not in repr(settings) and "ssss" not in repr(settings)
+    from service import settings as module
+
+    monkeypatch.setenv("QB_DATABASE_URL", "postgresql://user:hidden@db/qb")
+    monkeypatch.setenv("QB_SIGNING_SECRET", SECRET)
+    monkeypatch.setattr("sys.argv", ["settings"])
+    assert module._main() == 0
+    shown = capsys.readouterr().out
+    assert "QB_DATABASE_URL=postgresql://user:***@db/qb\n" in shown
+    assert SECRET not in shown and "hidden" not in repr(Settings())
 
 
 def test_the_table_has_every_setting() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,10 +21,12 @@ from service.storage import (
     ObjectStore,
     Spool,
     StorageError,
+    clean_scratch,
     fetch_calibration,
     fetch_file,
     inside,
     open_store,
+    scratch_folder,
 )
 
 from .conftest import in_threads
@@ -207,6 +211,25 @@ def test_spool_hashes_bounds_and_cleans_up(tmp_path: Path) -> None:
         digest = spool.store(store)
     assert list(folder.iterdir()) == []
     assert b"".join(store.read(digest)) == b"kept"
+
+
+def test_scratch_folders_go_with_their_process(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path) as folder:
+        (folder / "f").write_bytes(b"x")
+        assert clean_scratch(tmp_path, grace_seconds=0) == 0
+        assert (folder / "f").exists()
+    assert list(tmp_path.iterdir()) == []
+    code = (
+        "import os, sys, pathlib; from service.storage import scratch_folder\n"
+        "with scratch_folder(pathlib.Path(sys.argv[1])) as f:\n"
+        "    (f / 'f').write_bytes(b'x'); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert len(list(tmp_path.glob("request-*/f"))) == 1
+    (tmp_path / "builds").mkdir()
+    assert clean_scratch(tmp_path) == 0  # too young to tell
+    assert clean_scratch(tmp_path, grace_seconds=0) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["builds"]
 
 
 # for the worker -----------------------------------------------------------------------------
