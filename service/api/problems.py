@@ -153,12 +153,20 @@ class BadBody(HTTPException):
 Status = Literal[400, 401, 403, 404, 405, 409, 412, 413, 415, 416, 422, 429, 503, 507]
 
 
+# Python 3.13 renamed these as RFC 9110 did; the description of the API is one on every version
+_PHRASES = {413: "Content Too Large", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
+
+
+def _phrase(status: int) -> str:
+    return _PHRASES.get(status) or HTTPStatus(status).phrase
+
+
 def problems(*statuses: Status) -> dict[int | str, dict[str, Any]]:
     """Return the ``responses=`` of a route: its own errors, and those that any call can meet."""
     every: set[int] = {*statuses, 401, 403, 429, 500, 503}
     return {
         status: {
-            "description": HTTPStatus(status).phrase,
+            "description": _phrase(status),
             "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
         for status in sorted(every)
@@ -301,7 +309,7 @@ def _http_problem(request: Request, exc: HTTPException) -> Response:
         404: f"there is nothing at {request.url.path[:200]}",
         405: f"{request.method} is not possible here",
         400: "the body cannot be read",
-    }.get(exc.status_code, HTTPStatus(exc.status_code).phrase)
+    }.get(exc.status_code, _phrase(exc.status_code))
     hint = {
         404: "GET /openapi.json lists every call",
         405: f"possible: {headers.get('Allow', '')}",
