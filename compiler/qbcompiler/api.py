@@ -364,6 +364,8 @@ def _quantize(
             reporter.warning(warning)
     with reporter.phase("quantize"):
         int_graph = quantize(body, statistics, config, device)
+    with reporter.phase("codegen"):
+        cost = estimate(body, device, plan.schemes)
     with reporter.phase("verify"):
         accuracy = _validate(plan, graph, int_graph, dataset)
         samples_path = plan.options.get("validation_save_path")
@@ -386,6 +388,7 @@ def _quantize(
                 head=graph.head,
                 tail=graph.tail,
                 integer_io=device.integer_io,
+                estimate=cost.summary(),
             ),
         )
         entry = file_entry("mxq", output, written.sha256, written.size)
@@ -415,7 +418,7 @@ def _quantize(
             phases=reporter.seconds,
             warnings=reporter.warnings,
             reuse=plan.reuse,
-            estimate=estimate(body, device, plan.schemes).as_dict(),
+            estimate=cost.as_dict(),
         )
         write_report(report_path, report)
         files.append(file_entry("report", report_path))

@@ -250,7 +250,8 @@ def test_the_report_and_the_configuration(run: Run, tmp_path: Path) -> None:
     assert "WARNING: /calibration/output has no effect" in done.stderr
     written = json.loads(report.read_text())
     assert any("/calibration/output" in w for w in written["warnings"])
-    assert set(written["phases"]) == {"parse", "calibrate", "quantize", "verify", "store"}
+    phases = ["parse", "calibrate", "quantize", "codegen", "verify", "store"]
+    assert list(written["phases"]) == phases
     record = json.loads((tmp_path / "m.mxq.provenance.json").read_text())
     assert record["source_revision"] == "abc123"
     assert record["labels"] == {"run": "4", "team": "vision"}
@@ -324,7 +325,7 @@ def test_the_protocol_has_standard_output_to_itself(spawn: Run, tmp_path: Path) 
     found = messages(done)
     assert found[0]["type"] == "status" and found[0]["state"] == "started"
     phases = [m["phase"] for m in found if m["type"] == "status" and m["state"] == "phase"]
-    assert phases == ["parse", "calibrate", "quantize", "verify", "store"]
+    assert phases == ["parse", "calibrate", "quantize", "codegen", "verify", "store"]
     last = [m for m in found if m["type"] == "progress" and m["phase"] == "calibrate"][-1]
     assert (last["current"], last["total"]) == (5, 5)
     result = found[-1]

@@ -140,8 +140,8 @@ class Estimate:
     schemes: tuple[SchemeEstimate, ...]
     assumptions: Mapping[str, str]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
+    def summary(self) -> dict[str, Any]:
+        """Return the sums as JSON data, without the layers; ``assumed`` names the figures."""
         return {
             "device": self.device,
             "estimate": True,
@@ -150,6 +150,14 @@ class Estimate:
             "activation_bytes": self.memory.size,
             "activation_bytes_lower_bound": self.memory.bound,
             "on_chip_bytes": self.on_chip_bytes,
+            "schemes": [s.as_dict(layers=False) for s in self.schemes],
+            "assumed": list(self.assumptions),
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON data: each layer too, and the reasoning of each assumption."""
+        return {
+            **self.summary(),
             "schemes": [s.as_dict() for s in self.schemes],
             "assumptions": dict(self.assumptions),
         }

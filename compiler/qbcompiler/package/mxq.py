@@ -78,6 +78,7 @@ class MxqContents:
         calibration: what it was calibrated with.
         layers: the quantization summary, one object a layer.
         accuracy: against the float model on the validation samples; {} where none was measured.
+        estimate: memory plan and cycles by scheme, in sum; {} where nothing was estimated.
         body: the integer graph.
         head, tail: float graphs that run on the CPU; None without offloading.
         integer_io: whether the device's interface is made of integers: what the body reads and
@@ -95,6 +96,7 @@ class MxqContents:
     body: IntGraph
     head: Graph | None = None
     tail: Graph | None = None
+    estimate: Mapping[str, Any] = field(default_factory=dict)
     integer_io: bool = False
 
 
@@ -119,6 +121,7 @@ def write_mxq(path: str | os.PathLike[str], contents: MxqContents) -> Written:
         "outputs": [_port(p, contents, contents.body.outputs) for p in contents.mblt["outputs"]],
         "layers": [dict(layer) for layer in contents.layers],
         "accuracy": dict(contents.accuracy),
+        "estimate": dict(contents.estimate),
         "mblt": dict(contents.mblt),
     }
     return write_container(path, manifest, _sections(contents))
