@@ -134,6 +134,24 @@ def test_a_trained_network_gives_the_integer_runtimes_outputs(
         assert agreement(mxq, feeds, optimize=optimize) == 1.0
 
 
+@pytest.mark.parametrize("optimize", [False, True])
+def test_a_transformer_gives_the_integer_runtimes_outputs(
+    digits_vit: Path, digits: Any, tmp_path: Path, optimize: bool
+) -> None:
+    for i, image in enumerate(digits.train_images[:16]):
+        np.save(tmp_path / f"{i:02}.npy", image)
+    path = tmp_path / "vit.mxq"
+    api.mxq_compile(
+        model=digits_vit,
+        calib_data_path=str(tmp_path),
+        target_device="regulus-rb",
+        save_path=path,
+    )
+    with read_mxq(path) as mxq:
+        feeds = [{"image": x[None]} for x in digits.test_images[:100]]
+        assert agreement(mxq, feeds, optimize=optimize) >= 0.999
+
+
 def test_the_text_classifier_gives_the_integer_runtimes_outputs(
     ocr_cls: Path, ocr_calibration: Path, ocr_held_out: Any, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from ..ir import (
     QuantParams,
     TensorType,
 )
-from ..ops import Affine, Quantized, RealForm, Registry, TableForm, default_registry
+from ..ops import Affine, Quantized, QuantRule, RealForm, Registry, TableForm, default_registry
 from .export import PROTOBUF_LIMIT, Emitter, ExportedModel, value_info, write_node
 from .qdq_functions import DOMAIN, affine_name, functions
 
@@ -248,6 +248,16 @@ class _Writer:
                 names = [self._emitter.const(v, "requantize") for v in numbers]
                 rounded = self._emitter.temp(f"{name}_rounded")
                 self._emitter.emit("Requantize", [real, *names], [rounded], domain=DOMAIN)
+                real = rounded
+            elif (
+                self._specs[layer.op].rule is QuantRule.RANGE
+                and quant.axis is None
+                and quant != values[layer.inputs[0]].quant  # else elements only move
+            ):
+                # keeps ONNX Runtime from putting an integer kernel of its own in the place
+                step = self._emitter.const(np.asarray(quant.scale, dtype=np.float64), "step")
+                rounded = self._emitter.temp(f"{name}_rounded")
+                self._emitter.emit("ToGrid", [real, step], [rounded], domain=DOMAIN)
                 real = rounded
             self._quantize(real, values[name])
 

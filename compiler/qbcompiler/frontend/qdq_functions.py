@@ -6,6 +6,8 @@ its real value, ``floor(acc * ratio + 1/2) * step`` is the real value of the out
 ``AffineN(x_1, scale_1, multiplier_1, …, constant, part, step)``: ``q_i = x_i / scale_i``, then
 ``floor((sum(q_i * multiplier_i) + constant) * part) * step``.
 
+``ToGrid(x, step)``: ``round(x / step) * step``, the nearest step, ties to even.
+
 All in float64, where every product of these integers is exact: an integer of 8 bits (the
 accumulator: 32) times a multiplier of 31, and results that matter stay below ``2^53`` steps of
 ``2^-shift``. ONNX Runtime puts a function's body in its place before it optimizes.
@@ -27,6 +29,7 @@ DOMAIN = "qbcompiler"
 
 _REQUANTIZE = "Requantize"
 _AFFINE = "Affine"
+_TO_GRID = "ToGrid"
 
 
 def affine_name(inputs: int) -> str:
@@ -36,9 +39,9 @@ def affine_name(inputs: int) -> str:
 
 def functions(names: Sequence[str]) -> list[FunctionProto]:
     """Return the functions of these names."""
+    made = {_REQUANTIZE: _requantize, _TO_GRID: _to_grid}
     return [
-        _requantize() if name == _REQUANTIZE else _affine(int(name.removeprefix(_AFFINE)))
-        for name in names
+        made[name]() if name in made else _affine(int(name.removeprefix(_AFFINE))) for name in names
     ]
 
 
@@ -78,6 +81,17 @@ def _requantize() -> FunctionProto:
     ]
     text = "floor(round(x / unit) * ratio + 1/2) * step, in float64"
     return _function(_REQUANTIZE, ["x", "unit", "ratio", "step"], nodes, text)
+
+
+def _to_grid() -> FunctionProto:
+    nodes = [
+        _cast("x", "wide", TensorProto.DOUBLE),
+        _node("Div", ["wide", "step"], "steps"),
+        _node("Round", ["steps"], "whole"),
+        _node("Mul", ["whole", "step"], "real"),
+        _cast("real", "y", TensorProto.FLOAT),
+    ]
+    return _function(_TO_GRID, ["x", "step"], nodes, "round(x / step) * step, in float64")
 
 
 def _affine(count: int) -> FunctionProto:
