@@ -91,10 +91,10 @@ class Live:
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[Live]:
-    """Run a service."""
+def serving(settings: Settings, *, real_broker: bool = False) -> Iterator[Live]:
+    """Run a service; its messages go into a list, or to the broker of the settings."""
     sent: list[Message] = []
-    app = create_app(settings, sender=sent.append)
+    app = create_app(settings, sender=None if real_broker else sent.append)
     server = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on")
     )
