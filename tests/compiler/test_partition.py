@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qbcompiler.errors import UnsupportedOperatorError
 from qbcompiler.ir import DType, Graph, NoAttrs, Node, TensorType, verify
-from qbcompiler.ops import OpSpec, Registry
+from qbcompiler.ops import OpSpec, QuantRule, Registry
 from qbcompiler.partition import partition, support_table
 from qbcompiler.partition.cut import levels
 
@@ -36,7 +36,13 @@ class Odd(OpSpec[NoAttrs]):
     attrs_type = NoAttrs
 
 
-REGISTRY = Registry([Cheap(), Heavy(), Odd()])
+class Mover(OpSpec[NoAttrs]):
+    name = "Mover"
+    attrs_type = NoAttrs
+    rule = QuantRule.MOVE
+
+
+REGISTRY = Registry([Cheap(), Heavy(), Odd(), Mover()])
 
 
 @dataclass
@@ -140,6 +146,60 @@ def test_a_side_branch_does_not_split_the_body() -> None:
     )
     place = {row.name: row.place for row in support_table(g, Rules(), registry=REGISTRY)}
     assert place == {"t1": "body", "side": "tail", "t2": "body", "join": "tail"}
+
+
+def places(g: Graph) -> dict[str, str]:
+    return {row.name: row.place for row in support_table(g, Rules(), registry=REGISTRY)}
+
+
+def test_postprocessing_goes_with_the_tail_that_it_feeds() -> None:
+    g = build(
+        ("a", "Heavy", ["x"]),
+        ("act", "Cheap", ["a"]),
+        ("cut", "Mover", ["act"]),
+        ("scale", "Cheap", ["cut"]),
+        ("other", "Cheap", ["cut"]),
+        ("nms", "Odd", ["scale"]),
+        outputs=["nms", "other"],
+    )
+    assert places(g) == {
+        "a": "body",
+        "act": "body",
+        "cut": "tail",
+        "scale": "tail",
+        "other": "tail",
+        "nms": "tail",
+    }
+    parts = partition(g, Rules(), cpu_offload=True, registry=REGISTRY)
+    assert parts.body is not None and parts.body.outputs == ["act"]
+    assert parts.tail is not None and parts.tail.inputs == ["act"]
+
+
+def test_layers_before_more_arithmetic_are_no_postprocessing() -> None:
+    g = build(
+        ("a", "Heavy", ["x"]),
+        ("cut", "Mover", ["a"]),
+        ("b", "Heavy", ["cut"]),
+        ("odd", "Odd", ["b"]),
+        outputs=["odd"],
+    )
+    assert places(g) == {"a": "body", "cut": "body", "b": "body", "odd": "tail"}
+
+
+def test_what_no_tail_follows_stays_in_the_body() -> None:
+    g = build(
+        ("a", "Heavy", ["x"]),
+        ("cut", "Mover", ["a"]),
+        ("end", "Cheap", ["cut"]),
+        ("odd", "Odd", ["a"]),
+        outputs=["end", "odd"],
+    )
+    assert places(g) == {"a": "body", "cut": "body", "end": "body", "odd": "tail"}
+
+
+def test_a_body_without_arithmetic_stays() -> None:
+    g = build(("cut", "Mover", ["x"]), ("odd", "Odd", ["cut"]), outputs=["odd"])
+    assert places(g) == {"cut": "body", "odd": "tail"}
 
 
 def test_without_offloading_the_error_lists_every_layer() -> None:

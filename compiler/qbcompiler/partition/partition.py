@@ -10,6 +10,7 @@ from ..errors import UnsupportedOperatorError
 from ..ir import Graph, Node
 from ..ops import Registry, default_registry
 from .cut import levels
+from .postprocess import postprocessing
 from .support import DeviceRules, LayerSupport, Place, layer_reason
 
 __all__ = ["PartitionedGraph", "partition", "support_table"]
@@ -61,6 +62,8 @@ def support_table(
         {n.name: _worth(n, graph, registry) for n in nodes},
         frozenset(name for name, reason in reasons.items() if reason is not None),
     )
+    body, tail = (frozenset(n for n, level in place.items() if level == k) for k in (1, 2))
+    place.update(dict.fromkeys(postprocessing(graph, registry, body, tail), 2))
     return [
         LayerSupport(
             name=n.name,
