@@ -258,12 +258,6 @@ def test_what_is_left_out_is_a_warning(data: dict[str, Any], pointers: list[str]
 @pytest.mark.parametrize(
     ("data", "pointer"),
     [
-        ({"calibration": {"method": 2}}, "/calibration/method"),
-        ({"calibration": {"method": 3}}, "/calibration/method"),
-        (
-            {"calibration": {"layerOverrides": {"method": {"a": 2}}}},
-            "/calibration/layerOverrides/method/a",
-        ),
         (
             {"bit": {"layerOverrides": {"activation16Bits": ["a"]}}},
             "/bit/layerOverrides/activation16Bits",

@@ -214,7 +214,7 @@ def built(network, method=0):
     return quantize(network.parts.body, network.statistics, config)
 
 
-@pytest.mark.parametrize("method", [0, 1])
+@pytest.mark.parametrize("method", [0, 1, 2, 3])
 def test_it_is_close_to_the_float_network(network, method):
     accuracy = validate(network.parts, built(network, method), network.data)
     for output in accuracy.outputs:
@@ -223,8 +223,18 @@ def test_it_is_close_to_the_float_network(network, method):
         assert layer.own.sqnr_db > 18, layer.as_dict()
 
 
-def test_bits_do_not_depend_on_threads(network):
-    graph = built(network)
+def test_zero_points_do_not_make_it_worse(network):
+    """Ranges that lie on one side of zero, as after Relu, have twice the resolution."""
+    plain, shifted = (
+        validate(network.parts, built(network, m), network.data, layer_samples=0) for m in (0, 2)
+    )
+    for before, after in zip(plain.outputs, shifted.outputs, strict=True):
+        assert after.difference.sqnr_db > before.difference.sqnr_db - 0.5
+
+
+@pytest.mark.parametrize("method", [0, 2])
+def test_bits_do_not_depend_on_threads(network, method):
+    graph = built(network, method)
     names = list(graph.values)
     one, two, four = (
         IntegerEngine(graph, n).run(network.data[0], outputs=names, integers=True)
@@ -235,8 +245,9 @@ def test_bits_do_not_depend_on_threads(network):
         np.testing.assert_array_equal(one[name], four[name], err_msg=name)
 
 
-def test_the_file_gives_the_same_bits(network, tmp_path):
-    graph = built(network)
+@pytest.mark.parametrize("method", [0, 3])
+def test_the_file_gives_the_same_bits(network, method, tmp_path):
+    graph = built(network, method)
     contents = MxqContents(
         mblt=mblt_manifest(network.parts, MbltMeta("00" * 32)),
         device="regulus-rb",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qbcompiler.errors import InternalError, QuantizationError, UnsupportedOperatorError
 from qbcompiler.ops import Registry, default_registry
@@ -17,9 +19,13 @@ from qbcompiler.quantization import (
     plan_grids,
     quantize,
 )
+from qbcompiler.quantization.plan import zero_point_grid
 from qbcompiler.quantization.settings import matches
 
 from .quant_nets import Net, config, observe, residual_net, samples
+
+reals = st.floats(-1e6, 1e6)
+settings_of_ranges = given(reals, reals, st.sampled_from([8, 16]))
 
 
 def plan(graph, ranges, method=0):
@@ -130,12 +136,60 @@ def test_a_missing_range_is_our_fault():
         plan(graph, {"x": (-1, 1)})
 
 
-@pytest.mark.parametrize("method", [2, 3])
-def test_methods_with_zero_points_are_refused_with_the_way_out(method):
+@pytest.mark.parametrize("method", [-1, 4])
+def test_an_unknown_method_is_refused_with_the_way_out(method):
     graph = residual_net()
-    with pytest.raises(QuantizationError, match=f"method {method}") as caught:
-        quantize(graph, observe(graph, samples(graph)), config(method=method))
-    assert "0 or 1" in caught.value.hint
+    ranges = observe(graph, samples(graph)).ranges
+    with pytest.raises(QuantizationError, match=f"method {method} is unknown") as caught:
+        plan(graph, ranges, method)
+    assert "0, 1, 2 or 3" in caught.value.hint
+
+
+@pytest.mark.parametrize("method", [2, 3])
+def test_zero_points_spend_every_step_on_the_range(method):
+    graph = residual_net()
+    ranges = observe(graph, samples(graph)).ranges
+    found = plan_grids(graph, ranges, method_of=lambda node: method, input_method=method)
+    for name, (low, high) in found.ranges.items():
+        grid = found.grids[name]
+        assert grid.scale * 255 == pytest.approx(max(high, 0) - min(low, 0), rel=1e-3)
+        at = [(v / grid.scale + grid.zero_point) for v in (min(low, 0), max(high, 0))]
+        assert grid.qmin - 0.6 <= at[0] and at[1] <= grid.qmax + 0.6
+    assert found.grids["r2.out"].zero_point == -128, "nothing is below zero"
+    assert found.grids["image"].zero_point not in (-128, 0)
+
+
+def test_method_3_shares_a_grid_where_tensors_meet():
+    graph = residual_net()
+    ranges = observe(graph, samples(graph)).ranges
+    ranges = {**ranges, "c2.out": (-1.0, 3.0), "r1.out": (0.0, 4.0)}
+    separate, shared = plan(graph, ranges, 2), plan(graph, ranges, 3)
+    assert separate.grids["c2.out"] != separate.grids["r1.out"]
+    assert shared.grids["c2.out"] == shared.grids["r1.out"] == shared.grids["c1.out"]
+    assert shared.grids["c2.out"].zero_point == -77, "-1 to 4 in 255 steps"
+
+
+def test_a_shared_grid_has_a_zero_point_only_where_all_its_makers_ask_for_one():
+    graph = residual_net()
+    ranges = observe(graph, samples(graph)).ranges
+    settings = QuantSettings(method=3, methods={"c2": 1})
+    mixed = plan_grids(graph, ranges, method_of=settings.method_of, input_method=3)
+    assert mixed.grids["c2.out"] == mixed.grids["r1.out"]
+    assert mixed.grids["c2.out"].zero_point == 0
+    assert mixed.grids["scores.out"].zero_point != 0 and mixed.grids["r2.out"].zero_point == -128
+
+
+@settings_of_ranges
+def test_a_grid_with_a_zero_point_holds_zero_and_both_ends(low, high, bits):
+    grid = zero_point_grid(low, high, bits)
+    low, high = min(low, 0.0), max(high, 0.0)
+    assert grid.qmin <= grid.zero_point <= grid.qmax
+    step = grid.scale
+    ends = [(grid.qmin - grid.zero_point) * step, (grid.qmax - grid.zero_point) * step]
+    slack = step * (0.5 + 2.0 ** (bits - 12))
+    assert ends[0] <= low + slack and ends[1] >= high - slack
+    if high - low > 1e-20:
+        assert step == pytest.approx((high - low) / ((1 << bits) - 1), rel=2.0**-11)
 
 
 def test_planning_does_not_depend_on_the_order_of_the_ranges():

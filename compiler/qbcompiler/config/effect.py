@@ -103,23 +103,11 @@ _NO_LLM = "language models with a cache are not available yet"
 
 GAPS: tuple[Gap, ...] = (
     Gap(
-        "/calibration/method",
-        "error",
-        "zero points (methods 2 and 3) are not available yet; use method 0 or 1",
-        lambda value: value in (2, 3),
-    ),
-    Gap(
         "/calibration/output",
         "warning",
         "outputs have one scale each (output 0); per-channel and sigmoid-shaped scales are not "
         "available yet",
         lambda value: value != 0,
-    ),
-    Gap(
-        "/calibration/layerOverrides/method/*",
-        "error",
-        "zero points (methods 2 and 3) are not available yet; use method 0 or 1",
-        lambda value: value in (2, 3),
     ),
     Gap(
         "/calibration/layerOverrides/output/*",

@@ -7,11 +7,12 @@ its range from those members whose values matter:
 * ``CLAMP``: what the clamp cuts off does not matter, so an input that only the clamp reads
   joins the output's class and has no say in its range. The tie reaches back through operators
   that only move elements (convolution, transpose, relu).
-* ``MEET`` under calibration method 1: tensors that an add or a concat brings together share
-  one grid, wide enough for all. A concat then moves integers, and so its output joins too.
+* ``MEET`` under calibration methods 1 and 3: tensors that an add or a concat brings together
+  share one grid, wide enough for all. A concat then moves integers, and so its output joins too.
 
-Everything else has its own range. Iteration follows the graph's order, so that equal inputs
-give equal grids.
+Everything else has its own range. A class has a zero point where the layers that make all its
+members that count ask for one (methods 2 and 3). Iteration follows the graph's order, so that
+equal inputs give equal grids.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from ..ir import Graph, Node, QuantParams
 from ..ops import QuantRule, Registry, default_registry
 from ..ops.fixedpoint import round_scale
 
-__all__ = ["GridPlan", "Range", "gives_way", "plan_grids", "symmetric_grid"]
+__all__ = ["GridPlan", "Range", "gives_way", "plan_grids", "symmetric_grid", "zero_point_grid"]
 
 Range = tuple[float, float]
-_SYMMETRIC_METHODS = (0, 1)
+_METHODS = (0, 1, 2, 3)
+_SHARED_METHODS = (1, 3)
+_ZERO_POINT_METHODS = (2, 3)
 _CONCAT = "Concatenate"
 
 
@@ -52,6 +55,7 @@ def plan_grids(
     ranges: Mapping[str, Range],
     *,
     method_of: Callable[[Node], int] = lambda node: 0,
+    input_method: int = 0,
     registry: Registry | None = None,
 ) -> GridPlan:
     """Return the int8 grid of every float value of ``graph``.
@@ -61,14 +65,17 @@ def plan_grids(
         ranges: observed ``(low, high)`` of every float value that is not a constant; values
             whose operator fixes their range, or that only move, need none.
         method_of: calibration method of a layer: 0 each tensor its own scale, 1 one scale for
-            tensors that meet in the layer, if it is an add or a concat.
+            tensors that meet in the layer, if it is an add or a concat; 2 and 3 the same with
+            a zero point for what the layer makes.
+        input_method: the method of the graph's inputs.
         registry: operators; the built-in ones by default.
 
     Raises:
         QuantizationError: the method is not one of these, or a range is missing or not finite.
     """
     planner = _Planner(graph, registry or default_registry())
-    planner.join({n.name: _known_method(n, method_of(n)) for n in graph.nodes})
+    methods = {n.name: _known_method(n, method_of(n)) for n in graph.nodes}
+    planner.join(methods)
     own = {n: planner.own_range(n, ranges) for n in planner.names if planner.speaks(n)}
     members: dict[str, list[str]] = {}
     for name in planner.names:
@@ -77,11 +84,11 @@ def plan_grids(
     chosen: dict[str, Range] = {}
     classes: dict[str, str] = {}
     for group in members.values():
-        found = [own[n] for n in group if n in own]
-        if not found:
-            found = [planner.own_range(n, ranges) for n in group]
+        heard = [n for n in group if n in own] or group
+        found = [own[n] if n in own else planner.own_range(n, ranges) for n in heard]
         low, high = min(r[0] for r in found), max(r[1] for r in found)
-        grid = symmetric_grid(low, high)
+        shifted = all(_wants_zero_point(graph, n, methods, input_method) for n in heard)
+        grid = zero_point_grid(low, high) if shifted else symmetric_grid(low, high)
         for name in group:
             grids[name], chosen[name], classes[name] = grid, (low, high), group[0]
     order = planner.names
@@ -91,14 +98,19 @@ def plan_grids(
 
 
 def _known_method(node: Node, method: int) -> int:
-    if method in _SYMMETRIC_METHODS:
+    if method in _METHODS:
         return method
     raise QuantizationError(
-        f"calibration method {method} asks for zero points, which this release does not have"
-        f" (layer {node.name!r}, {node.op})",
-        details={"layer": node.name, "expected": list(_SYMMETRIC_METHODS), "got": method},
-        hint="set calibration.method, and its layerOverrides, to 0 or 1",
+        f"calibration method {method} is unknown (layer {node.name!r}, {node.op})",
+        details={"layer": node.name, "expected": list(_METHODS), "got": method},
+        hint="set calibration.method, and its layerOverrides, to 0, 1, 2 or 3",
     )
+
+
+def _wants_zero_point(graph: Graph, name: str, methods: Mapping[str, int], general: int) -> bool:
+    """Whether the layer that makes the value asks for a zero point."""
+    maker = graph.producer(name)
+    return (general if maker is None else methods[maker.name]) in _ZERO_POINT_METHODS
 
 
 def gives_way(graph: Graph, name: str, registry: Registry | None = None) -> bool:
@@ -124,6 +136,19 @@ def symmetric_grid(low: float, high: float, bits: int = 8) -> QuantParams:
     """Return the grid without zero point that reaches the larger of ``|low|`` and ``|high|``."""
     peak = max(abs(low), abs(high))
     return QuantParams((round_scale(peak / ((1 << (bits - 1)) - 1)),), bits=bits)
+
+
+def zero_point_grid(low: float, high: float, bits: int = 8) -> QuantParams:
+    """Return the grid with a zero point that reaches from ``low`` to ``high``, zero included.
+
+    The zero point is the integer nearest to ``qmin - low / s``, so that a real 0 is exact; an end
+    may lie half a step outside.
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    qmin, steps = -(1 << (bits - 1)), (1 << bits) - 1
+    scale = round_scale((high - low) / steps)
+    zero = round(min(max(qmin - low / scale, qmin), qmin + steps))
+    return QuantParams((scale,), zero, bits)
 
 
 class _Planner:
@@ -180,7 +205,7 @@ class _Planner:
             elif rule is QuantRule.CLAMP and source is not None:
                 if self._gives_way(source):
                     self._tie(source, node.outputs[0])
-            elif rule is QuantRule.MEET and methods[node.name] == 1:
+            elif rule is QuantRule.MEET and methods[node.name] in _SHARED_METHODS:
                 self._meet(node)
         for name in self.names:
             if self._gives_way(name):

@@ -49,5 +49,11 @@ def quantize(
             or a layer whose numbers do not allow it.
     """
     settings = QuantSettings.from_config(config)
-    plan = plan_grids(graph, statistics.ranges, method_of=settings.method_of, registry=registry)
+    plan = plan_grids(
+        graph,
+        statistics.ranges,
+        method_of=settings.method_of,
+        input_method=settings.method,
+        registry=registry,
+    )
     return apply_plan(graph, plan, weight_bits=settings.weight_bits_of, registry=registry)
