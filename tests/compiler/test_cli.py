@@ -410,6 +410,44 @@ def test_dump_config(run: Run, tmp_path: Path) -> None:
     failed(run("dump-config", "--output", tmp_path / "no" / "c.yaml"), 4, "OUTPUT_WRITE_ERROR")
 
 
+def test_validate_says_what_was_not_fused(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "padded.onnx"
+    nodes = [helper.make_node("Relu", ["x"], ["r0"], name="start")]
+    weights = []
+    for i in range(5):
+        # a shift before zero padding must stay a layer of its own
+        value = np.full((1, 3, 1, 1), 0.5 + i, np.float32)
+        weights.append(numpy_helper.from_array(value, f"shift{i}"))
+        weights.append(numpy_helper.from_array(np.ones((3, 3, 3, 3), np.float32), f"w{i}"))
+        nodes += [
+            helper.make_node("Add", [f"r{i}", f"shift{i}"], [f"a{i}"], name=f"add{i}"),
+            helper.make_node("Conv", [f"a{i}", f"w{i}"], [f"c{i}"], name=f"conv{i}", pads=[1] * 4),
+            helper.make_node("Relu", [f"c{i}"], [f"r{i + 1}"], name=f"relu{i}"),
+        ]
+    graph = helper.make_graph(
+        nodes,
+        "padded",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("r5", TensorProto.FLOAT, [1, 3, 8, 8])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    done = run("validate", "--model", path)
+    assert done.returncode == 0, done.stderr
+    section = " ".join(done.stdout.partition("Not fused:")[2].split())
+    assert section == (
+        "fold_affine_before: it pads with zeros, which the shift before it does not reach "
+        "(conv0, conv1, conv2 and 2 more)"
+    )
+    found = json.loads(run("validate", "--model", path, "--json").stdout)
+    assert found["not_fused"][4] == {
+        "pass": "fold_affine_before",
+        "layer": "conv4",
+        "reason": "it pads with zeros, which the shift before it does not reach",
+    }
+    assert "Not fused" not in run("validate", "--model", "m.onnx").stdout
+
+
 def test_info_validate_extract_export_run_check(run: Run, data: Path, tmp_path: Path) -> None:
     mblt, mxq = tmp_path / "m.mblt", tmp_path / "m.mxq"
     done = run(*("compile", "--model", "m.onnx", *BUILD, "--output", mxq, "--mblt-save-path", mblt))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata, util
 from typing import Any
 
@@ -84,11 +84,17 @@ def run_validate(args: Namespace, reporter: Reporter) -> int:
     check_backend(args.backend)
     device = None if args.target_device is None else load_device(args.target_device)
     check_input(args.model, "model")
+    kept: list[dict[str, str]] = []
+
+    def explain(step: str, layer: str, reason: str) -> None:
+        kept.append({"pass": step, "layer": layer, "reason": reason})
+
     with reporter.phase("parse"):
         graph = parse(
             load_model(args.model),
             input_shapes=dict(args.input_shape or ()),
             progress=reporter.step("parse"),
+            explain=explain,
         )
     reporter.close()
     rows = support_table(graph, device)
@@ -99,6 +105,7 @@ def run_validate(args: Namespace, reporter: Reporter) -> int:
         "outputs": [_port(graph, n) for n in graph.outputs],
         "layers": [row.to_dict() for row in rows],
         "unsupported_layers": len(lacking),
+        "not_fused": kept,
     }
     if isinstance(reporter, JsonlReporter):
         reporter.result([], summary)
@@ -109,6 +116,7 @@ def run_validate(args: Namespace, reporter: Reporter) -> int:
         head = ["layer", "operator", "place", "runs on", "why not on the NPU"]
         print("\n".join(table(head, body)))
         print(f"\n{len(rows)} layers, {len(lacking)} not supported by the NPU")
+        print("".join(f"{line}\n" for line in _not_fused(kept)), end="")
     if device is not None:
         try:
             partition(graph, device, cpu_offload=bool(args.cpu_offload))
@@ -174,6 +182,20 @@ def _wrapped(lead: str, text: str) -> str:
     import textwrap
 
     return textwrap.fill(text, width=79, initial_indent=lead, subsequent_indent=" " * len(lead))
+
+
+def _not_fused(kept: Sequence[Mapping[str, str]], shown: int = 3) -> list[str]:
+    """Return lines on the rewrites that did not apply, those of one reason together."""
+    from ..report.text import wrapped
+
+    layers: dict[tuple[str, str], list[str]] = {}
+    for row in kept:
+        layers.setdefault((row["pass"], row["reason"]), []).append(row["layer"])
+    lines = ["", "Not fused:"] if layers else []
+    for (step, reason), names in layers.items():
+        more = f" and {len(names) - shown} more" if len(names) > shown else ""
+        lines += wrapped(f"  {step}: ", f"{reason} ({', '.join(names[:shown])}{more})")
+    return lines
 
 
 def _port(graph: Any, name: str) -> dict[str, Any]:

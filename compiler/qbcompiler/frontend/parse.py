@@ -22,6 +22,7 @@ def parse(
     progress: Callable[[int, int], None] | None = None,
     registry: Registry | None = None,
     passes: bool = True,
+    explain: Callable[[str, str, str], None] | None = None,
 ) -> Graph:
     """Return the float graph of a source model; names of inputs and outputs are the model's.
 
@@ -34,6 +35,8 @@ def parse(
         progress: called with layers done and their total.
         registry: operators; the built-in ones by default.
         passes: whether to run the rewrites of :mod:`qbcompiler.passes`.
+        explain: called with pass, layer and reason for each layer of the result that a rewrite
+            recognised but left alone.
 
     Raises:
         ArgumentError: ``input_shapes`` or ``image_channels`` do not fit the model.
@@ -51,7 +54,11 @@ def parse(
     if passes:
         from ..passes import run_pipeline
 
-        run_pipeline(graph, registry)
+        for result in run_pipeline(graph, registry):
+            for layer, reason in result.refusals:
+                # a later pass may have taken the layer after all
+                if explain is not None and graph.has_node(layer):
+                    explain(result.name, layer, reason)
     return graph
 
 
