@@ -145,7 +145,10 @@ def _context(settings: Settings, sender: Sender | None, db: Database) -> Context
     jobs_store = JobStore(db)
     policy = settings.lease_policy()
     watcher = Watcher(
-        jobs_store.event_numbers, interval=settings.poll_seconds, limit=settings.max_streams
+        jobs_store.event_numbers,
+        jobs_store.build_events,
+        interval=settings.poll_seconds,
+        limit=settings.max_streams,
     )
 
     def gauges() -> dict[str, tuple[str, str, dict[str, float]]]:

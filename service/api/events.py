@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ..db import JobView
-from ..domain import Event, EventType, FieldError, ServiceError
+from ..domain import TERMINAL, Event, EventType, FieldError, ServiceError, State
 from .body import StrictRoute
 from .context import Context, Ctx, Principal, Reader
 from .fields import JobId
@@ -110,20 +110,30 @@ async def _events(
     context: Context, principal: Principal, view: JobView, watch: Watch, seen: int
 ) -> AsyncIterator[bytes]:
     job = view.job
+    seen = max(seen, job.event_floor)
     # the first bytes tell proxies and clients that the stream is open
     yield b"retry: 2000\n\n"
     while True:
         # taken before the look: what comes during it wakes the wait below
         number = watch.number
-        # the job first, its events second: an end that is seen has all its events behind it
-        job = (await run_in_threadpool(find_job, context, principal, job.id)).job
-        found = await run_in_threadpool(context.jobs.events, job, seen, limit=_BATCH)
+        found = watch.feed.after(seen)
+        whole = found is not None
+        if found is None:
+            # the job first, its events second: an end that is seen has all its events behind it
+            job = (await run_in_threadpool(find_job, context, principal, job.id)).job
+            found = await run_in_threadpool(context.jobs.events, job, seen, limit=_BATCH)
+            whole = len(found) < _BATCH
         for event in found:
             seen = event.seq
+            if event.job_id not in (None, job.id):
+                continue
             yield _frame(event)
-        if len(found) == _BATCH:
+            if event.type is EventType.STATE and State(event.data["state"]) in TERMINAL:
+                # the build's end, or this job's own
+                return
+        if not whole:
             continue
-        if job.event_end is not None:
+        if job.is_terminal:
             return
         quiet = context.settings.sse_keepalive_seconds
         while not await watch.changed(number, quiet):

@@ -7,6 +7,7 @@ runs at READ COMMITTED; the stores lock the build's row first and everything els
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,10 +16,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
-from sqlalchemy.pool import NullPool, StaticPool
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 __all__ = ["DATABASE_ERRORS", "Database", "database_url", "is_full"]
 
@@ -51,7 +52,7 @@ def is_full(exc: BaseException) -> bool:
 
 
 class Database:
-    """One process's access to the database. Make it after a fork, never before.
+    """Access to the database. A process that is forked opens connections of its own.
 
     Args:
         url: SQLAlchemy URL, ``sqlite:///path`` or ``postgresql://…``.
@@ -107,9 +108,10 @@ def _sqlite(url: URL) -> Engine:
     engine = create_engine(
         url,
         connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
-        # a file is opened at each transaction: cheap, and no connection outlives a fork
-        poolclass=StaticPool if in_memory else NullPool,
+        poolclass=StaticPool if in_memory else QueuePool,
+        **({} if in_memory else {"pool_size": 10, "max_overflow": 100}),
     )
+    _not_across_forks(engine)
 
     @event.listens_for(engine, "connect")
     def _set_up(connection: Any, _record: Any) -> None:
@@ -131,7 +133,7 @@ def _sqlite(url: URL) -> Engine:
 
 
 def _postgres(url: URL, pool_size: int) -> Engine:
-    return create_engine(
+    engine = create_engine(
         url,
         pool_size=pool_size,
         max_overflow=pool_size,
@@ -140,3 +142,20 @@ def _postgres(url: URL, pool_size: int) -> Engine:
         isolation_level="READ COMMITTED",
         connect_args={"connect_timeout": 10, "application_name": "qb"},
     )
+    _not_across_forks(engine)
+    return engine
+
+
+def _not_across_forks(engine: Engine) -> None:
+    """Let a process that was forked open connections of its own."""
+
+    @event.listens_for(engine, "connect")
+    def _remember(_connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info["pid"] = os.getpid()
+
+    @event.listens_for(engine, "checkout")
+    def _check(_connection: Any, record: Any, proxy: Any) -> None:
+        if record.info["pid"] != os.getpid():
+            # the parent's: dropped here, not closed
+            record.dbapi_connection = proxy.dbapi_connection = None
+            raise DisconnectionError("the connection is another process's")

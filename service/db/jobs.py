@@ -392,6 +392,17 @@ class JobStore:
         with self._db.read() as session:
             return [to_event(row) for row in session.execute(statement).scalars()]
 
+    def build_events(self, build_id: str, after: int, limit: int) -> list[Event]:
+        """Return a build's events after a number, those of single jobs too, in order."""
+        statement = (
+            select(EventRow)
+            .where(EventRow.build_id == build_id, EventRow.seq > after)
+            .order_by(EventRow.seq)
+            .limit(limit)
+        )
+        with self._db.read() as session:
+            return [to_event(row) for row in session.execute(statement).scalars()]
+
     def log_chunks(self, build_id: str, after: int, *, limit: int = 200) -> list[Event]:
         """Return a build's log text after a number, from its beginning on, in order."""
         statement = (
