@@ -30,10 +30,13 @@ Array = NDArray[Any]
 # Their integer form is an algorithm of its own, within a bound of the real result.
 APPROXIMATE = {
     "Div",
+    "GRU",
     "GroupNormalization",
     "InstanceNormalization",
+    "LSTM",
     "LayerNormalization",
     "LogSoftmax",
+    "RNN",
     "Resize",
     "RmsNormalization",
     "Softmax",

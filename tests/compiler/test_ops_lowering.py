@@ -517,7 +517,48 @@ RESIZE = [
     ),
 ]
 
-FORMS = [*CONV, *LINEAR, *BATCHNORM, *ARITHMETIC, *ACTIVATION, *POOL, *REDUCE, *SHAPES, *RESIZE]
+STEPS = (5, 2, 6)
+RECURRENT = [
+    Form("LSTM", (7, 14), [STEPS, f32(1, 16, 6), f32(1, 16, 4)], {"hidden_size": 4}, ["LSTM"]),
+    Form(
+        "LSTM",
+        (7, 14),
+        [STEPS, f32(2, 16, 6), f32(2, 16, 4), f32(2, 32), i64(5, 5).astype(np.int32)],
+        {"hidden_size": 4, "direction": "bidirectional"},
+        ["LSTM", "Slice", "Slice", "Concatenate", "Reshape"],
+        outputs=2,
+    ),
+    Form(
+        "GRU",
+        (7, 14),
+        [STEPS, f32(1, 12, 6), f32(1, 12, 4), f32(1, 24), None, f32(1, 2, 4) * 0],
+        {"hidden_size": 4, "direction": "reverse", "linear_before_reset": 1},
+        ["GRU", "Slice", "Reshape"],
+        outputs=2,
+    ),
+    Form("GRU", (7,), [STEPS, f32(1, 12, 6), f32(1, 12, 4)], {"hidden_size": 4}, ["GRU"]),
+    Form(
+        "RNN",
+        (7, 14),
+        [STEPS, f32(1, 4, 6), f32(1, 4, 4), f32(1, 8)],
+        {"hidden_size": 4, "activations": ["Tanh"]},
+        ["RNN", "Slice", "Reshape"],
+        outputs=2,
+    ),
+]
+
+FORMS = [
+    *CONV,
+    *LINEAR,
+    *BATCHNORM,
+    *ARITHMETIC,
+    *ACTIVATION,
+    *POOL,
+    *REDUCE,
+    *SHAPES,
+    *RESIZE,
+    *RECURRENT,
+]
 
 
 @pytest.mark.parametrize(
@@ -564,6 +605,22 @@ REFUSED = [
     (Form("Clip", (11,), [(2, 3), (), scalar(1.0)]), "bounds"),
     (Form("Max", (13,), [(2, 3), (2, 3)]), "several activations"),
     (Form("LayerNormalization", (17,), [(2, 8), f32(8)], outputs=2), "statistics"),
+    (
+        Form("RNN", (14,), [STEPS, f32(1, 4, 6), f32(1, 4, 4)], {"activations": ["Relu"]}),
+        "other activations",
+    ),
+    (Form("RNN", (14,), [STEPS, f32(1, 4, 6), f32(1, 4, 4)], {"clip": 1.0}), "clips its gates"),
+    (Form("RNN", (14,), [STEPS, f32(1, 4, 6), f32(1, 4, 4)], {"layout": 1}), "batch comes before"),
+    (
+        Form("GRU", (14,), [STEPS, f32(1, 12, 6), f32(1, 12, 4), None, i64(5, 3).astype(np.int32)]),
+        "differ in length",
+    ),
+    (
+        Form("GRU", (14,), [STEPS, f32(1, 12, 6), f32(1, 12, 4), None, None, (1, 2, 4)]),
+        "does not start at zero",
+    ),
+    (Form("LSTM", (14,), [STEPS, f32(1, 16, 6), f32(1, 16, 4)], outputs=3), "last cell is used"),
+    (Form("LSTM", (14,), [STEPS, f32(1, 16, 6), f32(1, 16, 4)], {"input_forget": 1}), "coupled"),
 ]
 
 

@@ -17,6 +17,7 @@ Kind = Literal["matrix", "depthwise", "vector", "view"]
 _MATRIX = frozenset(
     {"Convolution", "Convolution3d", "GroupConvolution", "TransposeConvolution", "MatMul"}
 )
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 _VIEWS = frozenset({"Reshape", "ReshapeV2", "Unsqueeze", "Identity", "HeaderView"})
 """Only the name of the data changes: no work, and output and input share their memory."""
 
@@ -151,6 +152,12 @@ def _work(node: Node, graph: Graph, specs: Registry, tensor: Any) -> Work:
         return Work(
             kind="matrix", macs=macs, elements=0, reduce=reduce, channels=channels,
             whole=node.op == "MatMul" and not constants, **window, **common,
+        )  # fmt: skip
+    if node.op in _RECURRENT:
+        # each step waits for the one before: the sequence is not cut into rows
+        rows, width = graph.values[node.inputs[2]].shape[1:]
+        return Work(
+            kind="matrix", macs=macs, elements=0, reduce=width, channels=rows, whole=True, **common
         )  # fmt: skip
     passes = _PASSES.get(node.op, 1)
     taps = 1

@@ -27,7 +27,7 @@ from .evaluate import can_fold, evaluate
 from .infer import InferenceError, export_version, infer_types, ranked_types, schema_of
 from .load import SourceModel
 from .op import Entity, Op, TensorSequence, attribute_value, constant, constant_of
-from .scope import Scope, captures, live_order
+from .scope import Scope, captures, live_order, reads
 from .upgrade import CannotUpgradeError, upgrade
 
 __all__ = ["Interpreter", "lower_model"]
@@ -166,9 +166,11 @@ class Interpreter:
         nodes = list(graph.node)
         outputs = [o if isinstance(o, str) else o.name for o in graph.output]
         order = live_order(nodes, outputs, scope.knows, lambda i: f"node {_title(nodes[i], i)!r}")
+        read = {*outputs, *(name for i in order for name in reads(nodes[i]))}
         for done, index in enumerate(order):
             node = nodes[index]
             op = self._read(node, index, scope, builder)
+            op.unread = frozenset(node.output) - read
             results = self.process(op, scope, builder)
             self._bind(op, node, results, scope, builder)
             if progress is not None and done % 64 == 0:
@@ -324,7 +326,7 @@ class Interpreter:
             op.version,
             op.attrs,
             values,
-            op.outputs,
+            ["" if name in op.unread else name for name in op.outputs],
             _LazyTypes(op),
         )
         for spec in specs:

@@ -51,6 +51,7 @@ class Op:
         outputs: names of what it makes ("" for unused ones).
         source: names of the source nodes that it stands for.
         chained: where it is one of several steps, the input that the step before makes.
+        unread: names among ``outputs`` that nothing reads.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Op:
     outputs: list[str]
     source: tuple[str, ...] = ()
     chained: int = 0
+    unread: frozenset[str] = frozenset()
 
     def value(self, index: int) -> Value | None:
         """Return the input at ``index`` if it is a tensor."""

@@ -13,7 +13,7 @@ from onnx import AttributeProto
 from ..errors import ModelLoadError
 from .op import Entity
 
-__all__ = ["Scope", "captures", "live_order"]
+__all__ = ["Scope", "captures", "live_order", "reads"]
 
 
 @dataclass(eq=False)

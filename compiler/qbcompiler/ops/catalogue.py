@@ -28,6 +28,7 @@ from .normalization import (
 from .onnx_layer import OnnxLayer
 from .pad import Pad
 from .pooling import GlobalAveragePooling, Pooling
+from .recurrent import GRU, LSTM, RNN
 from .reduce import ReduceL2, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 from .resize import Resize
 from .shapes import Cast, Expand, Identity, Reshape, Transpose, Unsqueeze
@@ -45,6 +46,9 @@ SPECS: list[OpSpec[Any]] = [
     Convolution3d(),
     TransposeConvolution(),
     MatMul(),
+    LSTM(),
+    GRU(),
+    RNN(),
     Batchnorm(),
     AddingConstant(),
     Adding(),
