@@ -25,16 +25,29 @@ from ..ir import (
     TensorType,
     Value,
 )
+from .activation import ClipAttrs
+from .affine import affine_form, affine_layer, run_affine
 from .common import (
     broadcast,
     constant_axes,
+    grid_of,
     int_list,
     normalize_axes,
     normalize_axis,
     require,
 )
 from .move import Move
-from .spec import Case, Lowering, OnnxEmitter, QuantRule, RealForm, Refusal, SourceNode
+from .spec import (
+    Case,
+    Kernels,
+    Lowering,
+    OnnxEmitter,
+    QuantContext,
+    QuantRule,
+    RealForm,
+    Refusal,
+    SourceNode,
+)
 
 __all__ = [
     "Cast",
@@ -349,20 +362,41 @@ class CastAttrs(Attrs):
 
     Attributes:
         to: a ``DType`` value.
+        scale: step of the grid that the elements are rounded to on the way; None for no grid.
+        zero_point: the grid's integer of 0.
+        stored: type of the grid's integers, ``int8`` or ``uint8``.
     """
 
     to: str
+    scale: float | None = None
+    zero_point: int = 0
+    stored: str = "int8"
 
 
 class Cast(Move[CastAttrs]):
-    """Converts elements; between floating-point types the integer form is a copy."""
+    """Converts elements; between floating-point types the integer form is a copy.
+
+    One with a grid rounds to it: what ``QuantizeLinear`` and ``DequantizeLinear`` of a quantized
+    model do. Its grid is that of the integers, and so of what makes its input.
+    """
 
     name = "Cast"
     attrs_type = CastAttrs
 
     def rule_of(self, node: Node, graph: Graph) -> QuantRule:
+        if self.attrs_of(node).scale is not None:
+            return QuantRule.CLAMP
         source, target = (graph.values[n].type.dtype for n in (node.inputs[0], node.outputs[0]))
         return QuantRule.MOVE if source.is_float and target.is_float else QuantRule.FLOAT
+
+    def grid(self, node: Node, graph: Graph) -> tuple[float, float] | None:
+        a = self.attrs_of(node)
+        if a.scale is None:
+            return None
+        limits = np.iinfo(a.stored)
+        # a symmetric grid has no use for the one integer more below 0: with it, the step would grow
+        low = -limits.max if a.zero_point == 0 and limits.min < 0 else limits.min
+        return (low - a.zero_point) * a.scale, (limits.max - a.zero_point) * a.scale
 
     onnx = ("Cast", "CastLike")
 
@@ -381,7 +415,15 @@ class Cast(Move[CastAttrs]):
         return to.emit(self.name, CastAttrs(known.dtype.value), [x])
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
-        to.emit("Cast", node.inputs, node.outputs, to=DType(self.attrs_of(node).to))
+        a = self.attrs_of(node)
+        if a.scale is None:
+            to.emit("Cast", node.inputs, node.outputs, to=DType(a.to))
+            return
+        scale = to.const(np.asarray(a.scale, np.float32), "scale")
+        zero = to.const(np.asarray(a.zero_point, DType(a.stored).numpy), "zero_point")
+        integers = to.temp("integers")
+        to.emit("QuantizeLinear", [node.inputs[0], scale, zero], [integers])
+        to.emit("DequantizeLinear", [integers, scale, zero], node.outputs)
 
     def unsupported(self, node: Node, graph: Graph) -> str | None:
         source, target = (graph.values[n].type.dtype for n in (node.inputs[0], node.outputs[0]))
@@ -389,7 +431,42 @@ class Cast(Move[CastAttrs]):
             return f"it converts {source.value} to {target.value}"
         return super().unsupported(node, graph)
 
+    def quantize(self, node: Node, q: QuantContext) -> IntLayer:
+        if self.attrs_of(node).scale is None:
+            return super().quantize(node, q)
+        source, out = grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])
+        # a quantizer leaves a clamp to the ends of the grid, which the grid chosen here may pass
+        limits = self.grid(node, q.graph)
+        assert limits is not None
+        low, high = (round(v / out.scale) + out.zero_point for v in limits)
+        attrs = {"low": max(low, out.qmin), "high": min(high, out.qmax)}
+        if source != out:
+            return affine_layer(node, q, [1.0], attrs=attrs)
+        inputs, outputs = [node.inputs[0]], list(node.outputs)
+        return IntLayer(node.name, node.op, inputs, outputs, attrs, {}, node.source)
+
+    def run(
+        self,
+        layer: IntLayer,
+        inputs: Sequence[Array | None],
+        params: Mapping[str, QuantParams | None],
+        kernels: Kernels,
+    ) -> list[Array]:
+        x, out = inputs[0], params[layer.outputs[0]]
+        if "low" not in layer.attrs or out is None or x is None:
+            return super().run(layer, inputs, params, kernels)
+        low, high = int(layer.attrs["low"]), int(layer.attrs["high"])
+        if "shift" in layer.attrs:
+            return [run_affine(layer, inputs, out, low=low, high=high)]
+        return [np.clip(x, x.dtype.type(low), x.dtype.type(high))]
+
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
+        out = params[layer.outputs[0]]
+        if "low" in layer.attrs and out is not None:
+            ends = (layer.attrs[k] for k in ("low", "high"))
+            bounds = ClipAttrs(*((int(e) - out.zero_point) * out.scale for e in ends))
+            form = affine_form(layer, params) if "shift" in layer.attrs else layer.inputs[0]
+            return RealForm("Clip", bounds, [form])
         return RealForm("Identity", NoAttrs(), layer.inputs)
 
     def move(self, layer: IntLayer, x: Array) -> Array:

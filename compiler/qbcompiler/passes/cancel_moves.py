@@ -75,7 +75,8 @@ def _moves_nothing(graph: Graph, node: Node) -> bool:
     if node.op == "Identity":
         return True
     if node.op == "Cast":
-        return isinstance(node.attrs, CastAttrs) and source == result
+        attrs = node.attrs
+        return isinstance(attrs, CastAttrs) and attrs.scale is None and source == result
     if node.op == "Transpose":
         return _perm(node) == tuple(range(source.rank))
     return source == result

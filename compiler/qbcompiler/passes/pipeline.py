@@ -20,6 +20,7 @@ from .fuse_hard_sigmoid import FuseHardSigmoid
 from .fuse_hard_swish import FuseHardSwish
 from .fuse_mish import FuseMish, FuseSoftplus
 from .fuse_norm import FuseLayerNorm, FuseRmsNorm
+from .fuse_qdq import FuseQdq
 from .fuse_softmax import FuseSoftmax
 from .fuse_swish import FuseSwish
 from .merge_affine import MergeAffine
@@ -32,6 +33,7 @@ __all__ = ["PIPELINE", "run_pipeline"]
 
 PIPELINE: tuple[GraphPass, ...] = (
     FoldConstants(),
+    FuseQdq(),
     DeadCode(),
     CommonSubexpressions(),
     SinkReshapes(),

@@ -85,6 +85,10 @@ def collect(
         raise CalibrationMissingError("No calibration dataset is provided")
     names = needed_values(graph, registry) if values is None else list(dict.fromkeys(values))
     if not names:
+        # where the model fixes every grid itself, its samples are still looked at
+        ends = (*graph.inputs, *graph.outputs)
+        names = [n for n in ends if graph.values[n].type.dtype.is_float][:1]
+    if not names:
         raise QuantizationError("the graph has no float activation to calibrate")
     modes = {n: settings.mode_of(graph, n) for n in names}
     counted = [n for n in names if clip_for(modes[n], settings).needs_histogram]
