@@ -110,8 +110,26 @@ def collect(
         worker = _Worker(engine, dataset, set(group), set(checked), reduced, seen)
         done = number * len(dataset)
         _run(worker, len(dataset), workers, _scaled(progress, done, passes, len(dataset)))
+    if any(s.bad_index is not None for s in seen.values()):
+        _blame_weights(graph)
     tensors = {n: _finish(graph, dataset, n, seen[n], modes[n], settings) for n in names}
     return Statistics(settings, tensors, samples=len(dataset), digest=dataset.digest())
+
+
+def _blame_weights(graph: Graph) -> None:
+    """Raise where a weight, and not the data, is why values are not numbers."""
+    for node in graph.nodes:
+        for name in filter(None, node.inputs):
+            value = graph.values[name]
+            if value.data is None or not value.type.dtype.is_float:
+                continue
+            # the minimum of anything with a NaN is NaN: no copy of the weight is made
+            if value.data.size and np.isnan(np.min(value.data)):
+                raise QuantizationError(
+                    f"weight {name!r} of layer {node.name!r} ({node.op}) holds NaN",
+                    details={"layer": node.name, "operator": node.op, "value": name},
+                    hint="the model was saved after its training diverged; export another state",
+                )
 
 
 def _cores() -> int:
