@@ -70,16 +70,17 @@ def run_float(graph: Graph, inputs: Mapping[str, Array]) -> list[Array]:
     return list(found.values())
 
 
-def grid(x: Array, *, zero_point: bool = False) -> QuantParams:
-    """Return the 8-bit grid of some values, symmetric or with a zero point that is not 0."""
+def grid(x: Array, *, zero_point: bool = False, bits: int = 8) -> QuantParams:
+    """Return the grid of some values, symmetric or with a zero point that is not 0."""
+    half = 1 << (bits - 1)
     finite = np.asarray(x, dtype=np.float64)
     finite = finite[np.isfinite(finite)]
     low, high = min(float(finite.min(initial=0.0)), 0.0), max(float(finite.max(initial=0.0)), 0.0)
     if not zero_point:
-        return QuantParams((round_scale(max(-low, high) / 127),))
+        return QuantParams((round_scale(max(-low, high) / (half - 1)),), bits=bits)
     high += 0.4 * (high - low)  # so that a range around 0 is not symmetric either
-    scale = round_scale((high - low) / 254)
-    return QuantParams((scale,), round(-127 - low / scale))
+    scale = round_scale((high - low) / (2 * half - 2))
+    return QuantParams((scale,), round(1 - half - low / scale), bits)
 
 
 @dataclass
@@ -158,17 +159,31 @@ def run_layer(
 
 
 def integer_error(
-    spec: OpSpec[Any], case: Case, *, zero_point: bool, seed: int = 0, same_grid: bool = False
+    spec: OpSpec[Any],
+    case: Case,
+    *,
+    zero_point: bool,
+    seed: int = 0,
+    same_grid: bool = False,
+    bits: tuple[int, int] = (8, 8),
+    weight_bits: int = 8,
 ) -> float:
     """Return the largest |integer - float| of a case in output steps.
 
     Float runs on the values that the integers stand for, so only the operator's own error counts.
+
+    Args:
+        spec, case, seed: what is run on which numbers.
+        zero_point: whether grids have one.
+        same_grid: whether the output has its input's grid.
+        bits: of inputs and outputs.
+        weight_bits: of constant weights.
     """
     graph = case_graph(spec, case)
     node = graph.nodes[0]
     assert spec.unsupported(node, graph) is None
     drawn = draw(graph, case, seed)
-    grids = {n: grid(x, zero_point=zero_point) for n, x in drawn.items()}
+    grids = {n: grid(x, zero_point=zero_point, bits=bits[0]) for n, x in drawn.items()}
     integers = {n: quantize(x, grids[n]) for n, x in drawn.items()}
     real = {
         n: dequantize(q, grids[n]).astype(graph.values[n].type.dtype.numpy)
@@ -179,8 +194,8 @@ def integer_error(
         if spec.rule_of(node, graph) is QuantRule.MOVE or same_grid:
             grids[name] = grids[node.inputs[0]]
         else:
-            grids[name] = grid(y, zero_point=zero_point)
-    layer = build_layer(spec, graph, grids)
+            grids[name] = grid(y, zero_point=zero_point, bits=bits[1])
+    layer = build_layer(spec, graph, grids, weight_bits)
     found = run_layer(spec, layer, graph, grids, integers)
     worst = 0.0
     for name, y, q in zip(node.outputs, expected, found, strict=True):

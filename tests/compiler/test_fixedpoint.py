@@ -17,6 +17,7 @@ from qbcompiler.ops.fixedpoint import (
     quantize,
     requantize,
     rescale,
+    rescale_wide,
     round_scale,
 )
 
@@ -65,6 +66,30 @@ def test_rescale_is_exact_rounding_half_up(acc: int, real: float) -> None:
     m, r = fixed_multiplier(real)
     got = int(rescale(np.array(acc, np.int64), m, r))
     assert got == math.floor(Fraction(acc * int(m), 1 << int(r)) + Fraction(1, 2))
+
+
+@given(
+    st.integers(-(2**46), 2**46),
+    st.floats(2.0**-40, 2.0**29),
+    st.integers(-300, 300),
+    st.sampled_from([8, 16]),
+)
+def test_wide_accumulators_are_rescaled_exactly(
+    acc: int, real: float, zero: int, bits: int
+) -> None:
+    m, r = fixed_multiplier(real)
+    out = QuantParams((1.0,), max(min(zero, 127), -128), bits)
+    exact = ((acc * int(m) + (1 << (int(r) - 1))) >> int(r)) + out.zero_point
+    got = requantize(np.array([acc]), m, r, out, wide=True)
+    assert int(got[0]) == min(max(exact, out.qmin), out.qmax)
+
+
+def test_both_ways_of_rescaling_agree() -> None:
+    acc = np.random.default_rng(0).integers(-(2**31), 2**31, size=(5, 300))
+    m, r = fixed_multiplier(np.geomspace(2.0**-36, 2.0**14, 5))
+    plain, wide = (f(acc, m[:, None], r[:, None]) for f in (rescale, rescale_wide))
+    small = np.abs(plain) < 1 << 20
+    assert small.any() and np.array_equal(plain[small], wide[small])
 
 
 @given(st.floats(-1e4, 1e4, width=32), st.floats(2.0**-20, 10.0))

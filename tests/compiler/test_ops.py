@@ -96,6 +96,64 @@ def test_integers_equal_float_within_the_bound(
         assert error <= bound + 1e-3
 
 
+COARSE = ("Cast-half", "Cast-grid", "Cast-unsigned")
+NOT_WIDE = {"LSTM", "GRU", "RNN", "Ceil", "Hardshrink", "Log", "Rsqrt", "Sqrt"}
+"""Operators without a 16-bit form; ``DivConstant`` and ``Pow`` lack it for some attributes."""
+
+
+def wide_bound(spec: OpSpec[Any], case: Case, bits: tuple[int, int]) -> float:
+    """Return the bound that docs/numerics.md states for 16-bit grids, in output steps."""
+    bound = case.bound
+    assert bound is not None
+    if isinstance(spec, Unary) and bits[0] == 16:
+        # half a step, and what chords over 1/512 of the input's grid are off the function
+        x = np.linspace(*chord_range(case), 512 * 64 + 1)
+        y = spec.function(case.attrs, x)
+        chord = np.interp(x, x[::64], y[::64])
+        return float(0.52 + 4.0 * np.abs(chord - y).max() / (np.ptp(y) / (1 << bits[1])))
+    if spec.weights:
+        return 2.0 * bound  # float32 of the reference too
+    if "Normalization" in spec.name:
+        return bound + (1.0 if bits[1] == 16 else 0.01)
+    if spec.name == "Resize" and bound > 0:
+        return bound + 3.0
+    return bound
+
+
+def chord_range(case: Case) -> tuple[float, float]:
+    """Return at least the range of the grid that the harness makes for a case's input."""
+    low, high = min(case.low, 0.0), max(case.high, 0.0)
+    reach = max(-low, high)
+    return min(-reach, low), max(reach, high + 0.4 * (high - low))
+
+
+@pytest.mark.parametrize(
+    ("bits", "zero_point"),
+    [((16, 16), False), ((16, 16), True), ((8, 16), False), ((16, 8), True)],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "spec,case",
+    [
+        p
+        for p in all_cases()
+        # float16 and 8-bit grids, which these cases compare with, are coarser than 16 bits
+        if p.values[1].bound is not None and p.id not in COARSE
+    ],
+)
+def test_sixteen_bits_are_within_their_bound(
+    spec: OpSpec[Any], case: Case, bits: tuple[int, int], zero_point: bool
+) -> None:
+    try:
+        error = integer_error(spec, case, zero_point=zero_point, bits=bits, weight_bits=16)
+    except ValueError as exc:
+        assert "16-bit" in str(exc) and "\n" not in str(exc)
+        lacking = spec.name in NOT_WIDE or (spec.name, case.id) == ("Pow", "root")
+        assert lacking or (spec.name == "DivConstant" and getattr(case.attrs, "reverse", False))
+    else:
+        assert error <= wide_bound(spec, case, bits) + 0.02
+
+
 @pytest.mark.parametrize("shape", [(), (1,)], ids=str)
 @pytest.mark.parametrize(
     "name", [s.name for s in SPECS if isinstance(s, Unary)] + ["Relu", "Neg", "Identity"]

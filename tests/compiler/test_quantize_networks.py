@@ -205,12 +205,17 @@ def network(request):
             low, high = ranges.get(name, (np.inf, -np.inf))
             ranges[name] = (min(low, float(value.min())), max(high, float(value.max())))
     return SimpleNamespace(
-        name=request.param, parts=parts, data=data, statistics=SimpleNamespace(ranges=ranges)
+        name=request.param,
+        parts=parts,
+        data=data,
+        statistics=SimpleNamespace(ranges=ranges, ranges_for=lambda bits: ranges),
     )
 
 
-def built(network, method=0):
-    config = CompileConfig.from_data({"calibration": {"method": method}})
+def built(network, method=0, **bits):
+    config = CompileConfig.from_data(
+        {"calibration": {"method": method}, "bit": {"layerOverrides": bits}}
+    )
     return quantize(network.parts.body, network.statistics, config)
 
 
@@ -223,6 +228,34 @@ def test_it_is_close_to_the_float_network(network, method):
         assert layer.own.sqnr_db > 18, layer.as_dict()
 
 
+EVERYWHERE = {"activation16Bits": ["*"], "weight16Bits": ["*"]}
+
+
+@pytest.mark.parametrize("method", [0, 3])
+def test_sixteen_bits_everywhere_are_all_but_float(network, method):
+    graph = built(network, method, **EVERYWHERE)
+    assert {v.type.dtype.value for v in graph.values.values() if v.quant} == {"int16"}
+    accuracy = validate(network.parts, graph, network.data)
+    for output in accuracy.outputs:
+        assert output.difference.sqnr_db > 55, (output.name, accuracy.as_dict()["layers"])
+
+
+def test_sixteen_bits_in_some_layers_mix_with_eight_in_others(network):
+    names = [n.name for n in network.parts.body.nodes]
+    chosen = names[::3]
+    plain = built(network)
+    graph = built(network, activation16Bits=chosen, weight16Bits=names[::2])
+    for layer in graph.layers:
+        if layer.name in chosen:
+            assert all(graph.values[o].quant.bits == 16 for o in layer.outputs)
+    assert {v.quant.bits for v in graph.values.values() if v.quant} == {8, 16}
+    before, after = (
+        validate(network.parts, g, network.data, layer_samples=0).outputs for g in (plain, graph)
+    )
+    for old, new in zip(before, after, strict=True):
+        assert new.difference.sqnr_db > old.difference.sqnr_db - 1
+
+
 def test_zero_points_do_not_make_it_worse(network):
     """Ranges that lie on one side of zero, as after Relu, have twice the resolution."""
     plain, shifted = (
@@ -232,9 +265,10 @@ def test_zero_points_do_not_make_it_worse(network):
         assert after.difference.sqnr_db > before.difference.sqnr_db - 0.5
 
 
+@pytest.mark.parametrize("overrides", [{}, EVERYWHERE], ids=["8", "16"])
 @pytest.mark.parametrize("method", [0, 2])
-def test_bits_do_not_depend_on_threads(network, method):
-    graph = built(network, method)
+def test_bits_do_not_depend_on_threads(network, method, overrides):
+    graph = built(network, method, **overrides)
     names = list(graph.values)
     one, two, four = (
         IntegerEngine(graph, n).run(network.data[0], outputs=names, integers=True)
@@ -245,9 +279,10 @@ def test_bits_do_not_depend_on_threads(network, method):
         np.testing.assert_array_equal(one[name], four[name], err_msg=name)
 
 
+@pytest.mark.parametrize("overrides", [{}, EVERYWHERE], ids=["8", "16"])
 @pytest.mark.parametrize("method", [0, 3])
-def test_the_file_gives_the_same_bits(network, method, tmp_path):
-    graph = built(network, method)
+def test_the_file_gives_the_same_bits(network, method, overrides, tmp_path):
+    graph = built(network, method, **overrides)
     contents = MxqContents(
         mblt=mblt_manifest(network.parts, MbltMeta("00" * 32)),
         device="regulus-rb",

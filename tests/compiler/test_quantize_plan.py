@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qbcompiler.config import CompileConfig
 from qbcompiler.errors import InternalError, QuantizationError, UnsupportedOperatorError
 from qbcompiler.ops import Registry, default_registry
 from qbcompiler.ops.activation import ClipAttrs
@@ -259,6 +262,41 @@ def test_the_summary_lists_layers_in_order_with_scales_and_weights():
 
 
 # -- settings -----------------------------------------------------------------------------
+
+
+def test_layers_named_for_16_bits_have_them_at_their_outputs():
+    graph = residual_net()
+    ranges = observe(graph, samples(graph)).ranges
+    bits = QuantSettings(wide_activations=("src/c1", "scores")).activation_bits(graph)
+    assert bits == {"c1.out": 16, "scores.out": 16}
+    found = plan_grids(graph, ranges, bits=bits).grids
+    wide = {n for n, g in found.items() if g.bits == 16}
+    assert wide == {"c1.out", "r1.out", "scores.out"}, "a clamp has the grid of its input"
+    assert found["scores.out"].scale == round_scale(
+        max(abs(v) for v in ranges["scores.out"]) / 32767
+    )
+    assert found["scores.out"].dtype == "int16"
+
+
+def test_a_model_input_can_have_16_bits_by_its_name():
+    graph = residual_net()
+    assert QuantSettings(wide_activations=("im*",)).activation_bits(graph) == {"image": 16}
+    every = QuantSettings(wide_activations=("*",)).activation_bits(graph)
+    assert set(every) == {n for n, v in graph.values.items() if not v.is_const}
+
+
+def test_the_range_of_a_wide_grid_is_chosen_for_its_bits():
+    """Of the whole class: the convolution is named, its clamp's output has the say."""
+    graph = residual_net()
+    seen = observe(graph, samples(graph)).ranges
+    wider = {n: (2 * low, 2 * high) for n, (low, high) in seen.items()}
+    statistics = SimpleNamespace(ranges=seen, ranges_for={8: seen, 16: wider}.get)
+    config = CompileConfig.from_data({"bit": {"layerOverrides": {"activation16Bits": ["c3"]}}})
+    found = quantize(graph, statistics, config)
+    for name in ("c3.out", "r3.out"):
+        grid = found.values[name].quant
+        assert grid.bits == 16 and grid.scale == round_scale(wider["r3.out"][1] / 32767)
+    assert found.values["c2.out"].quant.bits == 8
 
 
 def test_patterns_match_layer_names_source_names_and_globs():

@@ -92,7 +92,9 @@ ACTED_ON: tuple[str, ...] = (
     "/calibration/maxPercentile",
     "/calibration/histogram",
     "/calibration/layerOverrides",
-    "/bit/layerOverrides/weight8Bits",  # weights are 8 bits wide anyway
+    "/bit/layerOverrides/activation16Bits",
+    "/bit/layerOverrides/weight16Bits",
+    "/bit/layerOverrides/weight8Bits",
 )
 """Fields that have their effect, apart from the values that ``GAPS`` names."""
 
@@ -123,8 +125,6 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap("/calibration/groupLut", "warning", "each look-up table has its own exact entries"),
     Gap("/calibration/optimizeLut", "warning", "each look-up table has its own exact entries"),
-    Gap("/bit/layerOverrides/activation16Bits", "error", _NO_16_BITS, _filled),
-    Gap("/bit/layerOverrides/weight16Bits", "error", _NO_16_BITS, _filled),
     Gap("/bit/layerOverrides/weight4Bits", "error", _NO_4_BITS, _filled),
     *(
         Gap(f"/bit/transformer/activation/{part}", "error", _NO_16_BITS, _not_8)

@@ -290,6 +290,8 @@ class _Writer:
         """
         quant = self._body.values[name].quant
         assert quant is not None
+        if quant.bits > 8:  # there is no such kernel for 16 bits
+            return self._reads[name]
         scale, read = np.asarray(quant.scale, dtype=np.float32), self._emitter.temp("unsigned")
         zero = np.asarray(quant.zero_point + 128, dtype=np.uint8)
         grid = [self._emitter.const(scale, "scale"), self._emitter.const(zero, "zero_point")]
@@ -308,8 +310,9 @@ class _Writer:
             return self._new(f"{layer.name}_constant", item.shape, DType.of(item.dtype), data)
         role = "bias" if item.data.ndim == 1 else "weight"
         hint, data = f"{layer.name}_{role}", item.data
-        if data.ndim > 2 and layer.op == "MatMul":
-            # ONNX Runtime's integer products have no scale for each channel of several matrices
+        if data.dtype == np.int64 or (data.ndim > 2 and layer.op == "MatMul"):
+            # ONNX has no scale for int64 (a bias over 16-bit operands), and ONNX Runtime's integer
+            # products have none for each channel of several matrices
             return self._new(hint, data.shape, data=data.astype(np.float32) * item.scales)
         name = self._new(hint, data.shape)
         grid = [self._emitter.const(item.scales, "scale")]

@@ -27,6 +27,7 @@ from .common import (
     float64,
     grid_of,
     integer_reason,
+    is_wide,
     require,
     require_float,
 )
@@ -328,7 +329,14 @@ class PRelu(OpSpec[NoAttrs]):
         assert x is not None
         return [_piecewise(layer, x, params)]
 
-    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> TableForm:
+    def real_form(
+        self, layer: IntLayer, params: Mapping[str, QuantParams | None]
+    ) -> RealForm | TableForm:
+        source, out = params[layer.inputs[0]], params[layer.outputs[0]]
+        if source is not None and out is not None and is_wide(source, out):
+            factor = out.scale / source.scale * 2.0 ** -int(layer.attrs["shift_below"])
+            real = (float64(layer.tensors["multiplier_below"]) * factor).astype(np.float32)
+            return RealForm(self.name, NoAttrs(), [*layer.inputs, real])
         # one row for each slope, computed by the layer itself
         tensors = layer.tensors
         slopes, row = np.unique(tensors["multiplier_below"], return_inverse=True)

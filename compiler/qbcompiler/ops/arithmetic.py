@@ -25,6 +25,7 @@ from .common import (
     centre,
     grid_of,
     integer_reason,
+    is_wide,
     require,
     require_same_dtype,
     rounding_of,
@@ -190,9 +191,10 @@ class Multiply(_Binary):
         kernels: Kernels,
     ) -> list[Array]:
         m, r = layer.tensors["multiplier"], layer.tensors["shift"]
+        wide = is_wide(*(params[n] for n in layer.inputs))
 
         def formula(a: Int64, b: Int64, out: QuantParams) -> Array:
-            return requantize(a * b, m, r, out)
+            return requantize(a * b, m, r, out, wide=wide)
 
         return [_by_pair(formula, layer, inputs, params)]
 

@@ -33,6 +33,7 @@ from .common import (
     float64,
     grid_of,
     integer_reason,
+    is_wide,
     require,
     require_float,
     require_same_dtype,
@@ -257,6 +258,8 @@ class DivConstant(_WithConstant):
                 raise ValueError("it divides by zero")
             return affine_layer(node, q, [1.0 / c], attrs={"reverse": False})
         source, out = grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])
+        if is_wide(source, out):
+            raise ValueError("a constant divided by an activation has no 16-bit form")
         distinct, row = np.unique(c, return_inverse=True)
         table = np.stack([build_table(_reciprocal(v), source, out) for v in distinct])
         return IntLayer(
@@ -279,10 +282,11 @@ class DivConstant(_WithConstant):
         if not layer.attrs["reverse"]:
             return super().run(layer, inputs, params, kernels)
         x, table, row = inputs[0], layer.tensors["table"], layer.tensors["row"]
-        assert x is not None
+        out = params[layer.outputs[0]]
+        assert x is not None and out is not None
         if len(table) == 1:
             shape = np.broadcast_shapes(x.shape, row.shape)
-            return [np.ascontiguousarray(np.broadcast_to(lookup(table[0], x), shape))]
+            return [np.ascontiguousarray(np.broadcast_to(lookup(table[0], x, out), shape))]
         return [np.asarray(table[row, x.astype(np.int16) + 128])]
 
     def real_form(

@@ -20,6 +20,7 @@ __all__ = [
     "grid_of",
     "int_list",
     "integer_reason",
+    "is_wide",
     "normalize_axes",
     "normalize_axis",
     "require",
@@ -138,6 +139,11 @@ def grid_of(q: QuantContext, value: str) -> QuantParams:
 def span_of(params: QuantParams) -> int:
     """Return the largest ``|q - z|`` of a grid."""
     return max(params.qmax - params.zero_point, params.zero_point - params.qmin)
+
+
+def is_wide(*grids: QuantParams | None) -> bool:
+    """Whether a grid has 16 bits, so that accumulators over it need more than 32."""
+    return any(g is not None and g.bits > 8 for g in grids)
 
 
 def centre(x: Array, params: QuantParams | None) -> Array:

@@ -1,6 +1,7 @@
-"""The base of functions of one number: a 256-entry table in the integer form.
+"""The base of functions of one number: a table in the integer form.
 
-A table entry is the nearest output step, so the error is at most half a step.
+For 8-bit inputs a table entry is the nearest output step, so the error is at most half a step; for
+16-bit ones a table of 513 entries is interpolated.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..ir import (
     TensorType,
     Value,
 )
-from .common import grid_of, integer_reason, require, require_float
+from .common import grid_of, integer_reason, is_wide, require, require_float
 from .spec import (
     Case,
     Kernels,
@@ -72,6 +73,10 @@ class Unary(OpSpec[A]):
         """Return the function in float64, defined for every finite input."""
         raise TypeError(f"{self.name} has no function")
 
+    def is_smooth(self, attrs: A) -> bool:
+        """Whether chords over 1/512 of a grid come close to the function everywhere."""
+        return True
+
     def infer(self, attrs: A, inputs: Sequence[Value | None]) -> list[TensorType]:
         x = require(inputs, 0)
         require_float(x)
@@ -99,11 +104,10 @@ class Unary(OpSpec[A]):
 
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         attrs = self.attrs_of(node)
-        table = build_table(
-            lambda x: self.function(attrs, x),
-            grid_of(q, node.inputs[0]),
-            grid_of(q, node.outputs[0]),
-        )
+        source, out = grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])
+        if source.bits > 8 and not self.is_smooth(attrs):
+            raise ValueError("16-bit inputs are not supported: the function has jumps or poles")
+        table = build_table(lambda x: self.function(attrs, x), source, out)
         return IntLayer(
             node.name,
             node.op,
@@ -121,9 +125,9 @@ class Unary(OpSpec[A]):
         params: Mapping[str, QuantParams | None],
         kernels: Kernels,
     ) -> list[Array]:
-        x = inputs[0]
-        assert x is not None
-        return [lookup(layer.tensors["table"], x)]
+        x, out = inputs[0], params[layer.outputs[0]]
+        assert x is not None and out is not None
+        return [lookup(layer.tensors["table"], x, out)]
 
     def real_form(
         self, layer: IntLayer, params: Mapping[str, QuantParams | None]
@@ -132,6 +136,9 @@ class Unary(OpSpec[A]):
         attrs: A = self.attrs_type.from_dict(layer.real)  # type: ignore[assignment]
         source, out = params[layer.inputs[0]], params[layer.outputs[0]]
         assert source is not None and out is not None
+        if is_wide(source, out):
+            # QDQ has no form for an interpolated table: the function itself comes closest
+            return RealForm(self.name, attrs, layer.inputs)
         if self.partial or near_tie(lambda x: self.function(attrs, x), source, out):
             return TableForm(table.reshape(1, -1), np.zeros((), np.int32))
         return RealForm(self.name, attrs, layer.inputs)

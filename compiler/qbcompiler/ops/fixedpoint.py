@@ -16,16 +16,21 @@ from ..ir import Array, QuantParams
 
 __all__ = [
     "SCALE_BITS",
+    "WIDE_BITS",
     "dequantize",
     "fixed_multiplier",
     "quantize",
     "requantize",
     "rescale",
+    "rescale_wide",
     "round_scale",
 ]
 
 SCALE_BITS = 12
 """Significant bits of a scale: hides last-bit noise of float calibration."""
+
+WIDE_BITS = 46
+"""Bits of an accumulator's magnitude where an operand has 16 bits."""
 
 Int64 = NDArray[np.int64]
 
@@ -87,16 +92,45 @@ def rescale(acc: Array, m: ArrayLike, r: ArrayLike) -> Int64:
     return q
 
 
-def requantize(acc: Array, m: ArrayLike, r: ArrayLike, out: QuantParams) -> Array:
+def rescale_wide(acc: Array, m: ArrayLike, r: ArrayLike) -> Int64:
+    """Return the same as :func:`rescale` for accumulators of up to :data:`WIDE_BITS` bits.
+
+    The product has up to 77 bits, so it is taken in halves: with ``acc = 2^16 a + b``,
+    ``floor((2^16 a M + b M + 2^(r-1)) / 2^r) = (a M + ((b M + 2^(r-1)) >> 16)) >> (r - 16)``.
+    For ``r < 16``, ``a M`` is clamped to 2^40 before it is shifted left: what is beyond saturates
+    every grid.
+    """
+    wide = np.asarray(acc, dtype=np.int64)
+    factor, shift = np.asarray(m, dtype=np.int64), np.asarray(r, dtype=np.int64)
+    up = np.maximum(16 - shift, 0)
+    low = (wide & 0xFFFF) * factor + np.left_shift(np.int64(1), shift - 1)
+    low = (low << up) >> 16
+    high = (wide >> 16) * factor
+    if up.any():
+        limit = 1 << 40
+        high = np.where(up > 0, np.clip(high, -limit, limit) << up, high)
+    q: Int64 = np.asarray((high + low) >> np.maximum(shift - 16, 0))
+    return q
+
+
+def requantize(
+    acc: Array, m: ArrayLike, r: ArrayLike, out: QuantParams, *, wide: bool = False
+) -> Array:
     """Return ``clamp(z + ((acc * M + 2^(r-1)) >> r))`` in the output's storage type.
 
     ``M`` and ``r`` broadcast over ``acc``. Works through large tensors in parts that stay in the
     cache, which changes no bit.
+
+    Args:
+        acc: integers of magnitude below 2^32, or 2^:data:`WIDE_BITS` where ``wide``.
+        m, r: as :func:`fixed_multiplier` gives them.
+        out: the output's grid.
+        wide: whether the accumulators may need more than 32 bits: an operand has 16.
     """
     multiplier, shift = np.asarray(m, dtype=np.int64), np.asarray(r, dtype=np.int64)
     result: Array = np.empty(acc.shape, dtype=out.dtype.numpy)
     if acc.size <= _PART or acc.ndim < 2:
-        _requantize_part(acc, multiplier, shift, out, result)
+        _requantize_part(acc, multiplier, shift, out, result, wide)
         return result
     multiplier = np.broadcast_to(multiplier, acc.shape)
     shift = np.broadcast_to(shift, acc.shape)
@@ -104,12 +138,14 @@ def requantize(acc: Array, m: ArrayLike, r: ArrayLike, out: QuantParams) -> Arra
     for i in range(acc.shape[0]):
         for start in range(0, acc.shape[1], rows):
             part = (i, slice(start, start + rows))
-            _requantize_part(acc[part], multiplier[part], shift[part], out, result[part])
+            _requantize_part(acc[part], multiplier[part], shift[part], out, result[part], wide)
     return result
 
 
-def _requantize_part(acc: Array, m: Int64, r: Int64, out: QuantParams, result: Array) -> None:
-    q = rescale(acc, m, r)
+def _requantize_part(
+    acc: Array, m: Int64, r: Int64, out: QuantParams, result: Array, wide: bool
+) -> None:
+    q = rescale_wide(acc, m, r) if wide else rescale(acc, m, r)
     if out.zero_point:
         q += out.zero_point
     np.maximum(q, out.qmin, out=q)

@@ -73,6 +73,9 @@ class Ceil(Unary[NoAttrs]):
     attrs_type = NoAttrs
     onnx = ("Ceil",)
 
+    def is_smooth(self, attrs: NoAttrs) -> bool:
+        return False
+
     def function(self, attrs: NoAttrs, x: Float64) -> Float64:
         return np.ceil(x)
 
@@ -119,6 +122,9 @@ class Log(Unary[NoAttrs]):
     partial = True
     range = (0.05, 8.0)
 
+    def is_smooth(self, attrs: NoAttrs) -> bool:
+        return False
+
     def function(self, attrs: NoAttrs, x: Float64) -> Float64:
         return np.where(x > 0, np.log(np.where(x > 0, x, 1.0)), -np.inf)
 
@@ -138,6 +144,9 @@ class Pow(Unary[PowAttrs]):
     onnx = ("Pow",)
     partial = True
     sample = (PowAttrs(2.0), PowAttrs(3.0))
+
+    def is_smooth(self, attrs: PowAttrs) -> bool:
+        return attrs.exponent >= 1.0
 
     def function(self, attrs: PowAttrs, x: Float64) -> Float64:
         with np.errstate(invalid="ignore"):
@@ -185,6 +194,9 @@ class Rsqrt(Unary[NoAttrs]):
     partial = True
     range = (0.1, 8.0)
 
+    def is_smooth(self, attrs: NoAttrs) -> bool:
+        return False
+
     def function(self, attrs: NoAttrs, x: Float64) -> Float64:
         return np.where(x > 0, 1.0 / np.sqrt(np.where(x > 0, x, 1.0)), np.inf)
 
@@ -216,6 +228,9 @@ class Sqrt(Unary[NoAttrs]):
     onnx = ("Sqrt",)
     partial = True
     range = (0.0, 8.0)
+
+    def is_smooth(self, attrs: NoAttrs) -> bool:
+        return False
 
     def function(self, attrs: NoAttrs, x: Float64) -> Float64:
         return np.sqrt(np.maximum(x, 0.0))

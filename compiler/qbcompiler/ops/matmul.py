@@ -32,6 +32,7 @@ from .common import (
     float64,
     grid_of,
     integer_reason,
+    is_wide,
     require,
     require_same_dtype,
     rounding_of,
@@ -51,7 +52,7 @@ from .spec import (
     Refusal,
     SourceNode,
 )
-from .weights import ACC_LIMIT, finish_linear, quantize_linear
+from .weights import ACC_LIMIT, WIDE_ACC_LIMIT, finish_linear, quantize_linear
 
 __all__ = ["MatMul"]
 
@@ -130,8 +131,9 @@ class MatMul(OpSpec[NoAttrs]):
             return IntLayer(node.name, node.op, [a], list(node.outputs), {}, tensors, node.source)
         other = grid_of(q, b)
         depth = q.graph.values[b].shape[-2]
-        if depth * span_of(source) * span_of(other) > ACC_LIMIT:
-            raise ValueError(f"a sum of {depth} products may overflow 32 bits")
+        limit = WIDE_ACC_LIMIT if is_wide(source, other) else ACC_LIMIT
+        if depth * span_of(source) * span_of(other) > limit:
+            raise ValueError(f"a sum of {depth} products may overflow its accumulator")
         real = min(source.scale * other.scale / out.scale, MAX_RATIO)
         m, r = fixed_multiplier(real)
         return IntLayer(
@@ -161,7 +163,8 @@ class MatMul(OpSpec[NoAttrs]):
         b = inputs[1]
         assert b is not None
         acc = kernels.matmul(left, centre(b, params[layer.inputs[1]]))
-        return [requantize(acc, tensors["multiplier"], tensors["shift"], out)]
+        wide = is_wide(*(params[n] for n in layer.inputs))
+        return [requantize(acc, tensors["multiplier"], tensors["shift"], out, wide=wide)]
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
         if "weight" not in layer.tensors:

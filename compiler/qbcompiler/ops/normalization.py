@@ -127,13 +127,14 @@ class _Norm(OpSpec[A]):
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         a = self.attrs_of(node)
         source, out = grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])
-        if source.bits > 8 or out.bits > 8:
-            raise ValueError("16-bit activations are not supported by this operator")
         shape = q.graph.values[node.inputs[0]].shape
         n = self.size(a, shape)
         added = float(getattr(a, "epsilon", 0.0))
         epsilon = added * n * n / (source.scale * source.scale)
-        room = _RADICAND - math.frexp(n * n * 255.0 * 255.0 + epsilon)[1]
+        reach = 255.0 if source.bits <= 8 else 65535.0
+        if n * n * reach * reach >= 2.0**62:
+            raise ValueError(f"a group of {n} elements is too large for 16-bit activations")
+        room = _RADICAND - math.frexp(n * n * reach * reach + epsilon)[1]
         half = min(room // 2, 20)
         if half < -_FRACTION:
             raise ValueError(f"its epsilon {added} dwarfs an input step of {source.scale}")

@@ -28,6 +28,7 @@ from .common import (
     constant_axes,
     grid_of,
     integer_reason,
+    is_wide,
     require,
     require_float,
     rounding_of,
@@ -187,10 +188,13 @@ class Pooling(OpSpec[PoolingAttrs]):
         a = PoolingAttrs.from_dict(layer.attrs)
         if a.mode == "max":
             return [_slide(x, a, np.maximum, _lowest(x.dtype))]
-        total = _slide(centre(x, params[layer.inputs[0]]).astype(np.int32), a, np.add, 0)
+        source = params[layer.inputs[0]]
+        wide = is_wide(source)
+        sums = np.int64 if wide else np.int32
+        total = _slide(centre(x, source).astype(sums), a, np.add, 0)
         index = layer.tensors["row"]
         m, r = layer.tensors["multiplier"][index], layer.tensors["shift"][index]
-        return [requantize(total, m, r, out)]
+        return [requantize(total, m, r, out, wide=wide)]
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
         attrs = PoolingAttrs.from_dict(layer.attrs)
@@ -346,8 +350,10 @@ class GlobalAveragePooling(OpSpec[NoAttrs]):
         x, out = inputs[0], params[layer.outputs[0]]
         assert x is not None and out is not None
         axes = tuple(range(2, x.ndim))
-        total = centre(x, params[layer.inputs[0]]).sum(axis=axes, keepdims=True, dtype=np.int64)
-        return [requantize(total, layer.tensors["multiplier"], layer.tensors["shift"], out)]
+        source = params[layer.inputs[0]]
+        total = centre(x, source).sum(axis=axes, keepdims=True, dtype=np.int64)
+        m, r = layer.tensors["multiplier"], layer.tensors["shift"]
+        return [requantize(total, m, r, out, wide=is_wide(source))]
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
         return RealForm(self.name, NoAttrs(), layer.inputs, rounding_of(layer.tensors))

@@ -28,6 +28,7 @@ from .common import (
     constant_axes,
     grid_of,
     integer_reason,
+    is_wide,
     normalize_axes,
     require,
     rounding_of,
@@ -165,7 +166,8 @@ class _Total(_Reduce):
                 axis=tuple(layer.attrs["axes"]), keepdims=layer.attrs["keepdims"], dtype=np.int64
             )
         )
-        return [requantize(total, layer.tensors["multiplier"], layer.tensors["shift"], out)]
+        m, r = layer.tensors["multiplier"], layer.tensors["shift"]
+        return [requantize(total, m, r, out, wide=is_wide(params[layer.inputs[0]]))]
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
         attrs = ReduceAttrs.from_dict(layer.attrs)

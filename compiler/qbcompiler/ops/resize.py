@@ -30,7 +30,7 @@ from ..ir import (
     Value,
 )
 from .affine import MAX_RATIO
-from .common import ax, centre, grid_of, int_list, integer_reason, normalize_axis, require
+from .common import ax, centre, grid_of, int_list, integer_reason, is_wide, normalize_axis, require
 from .fixedpoint import fixed_multiplier, requantize
 from .interpolation import (
     COORDINATES,
@@ -56,7 +56,9 @@ from .spec import (
 
 __all__ = ["Resize", "ResizeAttrs"]
 
-_BITS = 22  # fraction bits of all axes together
+# fraction bits of one axis, and of all together
+_MOST, _BITS = 11, 22
+_MOST_WIDE, _BITS_WIDE = 14, 28  # where a grid has 16 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,9 @@ class Resize(OpSpec[ResizeAttrs]):
         axes = [i for i, d in enumerate(shape) if a.sizes[i] != d or a.scales[i] != 1.0]
         if q.params(node.inputs[0]) != q.params(node.outputs[0]) and a.mode == "nearest":
             raise ValueError("nearest interpolation's output must have its input's grid")
-        bits = min(11, _BITS // max(len(axes), 1))
+        wide = is_wide(q.params(node.inputs[0]), q.params(node.outputs[0]))
+        most, total = (_MOST_WIDE, _BITS_WIDE) if wide else (_MOST, _BITS)
+        bits = min(most, total // max(len(axes), 1))
         tensors: dict[str, Array] = {}
         for axis in axes:
             x = source_coordinates(a.coordinates, shape[axis], a.sizes[axis], a.scales[axis])
@@ -234,7 +238,8 @@ class Resize(OpSpec[ResizeAttrs]):
                 total = term if total is None else total + term
             assert total is not None
             acc = total
-        return [requantize(acc, tensors["multiplier"], tensors["shift"], out)]
+        m, r = tensors["multiplier"], tensors["shift"]
+        return [requantize(acc, m, r, out, wide=is_wide(params[layer.inputs[0]], out))]
 
     def cases(self) -> Sequence[Case]:
         found = [

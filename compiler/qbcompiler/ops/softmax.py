@@ -1,11 +1,12 @@
 """``Softmax`` and ``LogSoftmax`` in integers.
 
-With ``d = q - max(q)`` (0 to -255) a table in the file holds ``E[d] = round(2^24 exp(s d))``.
-The sum ``S`` of ``E`` over the axis is exact.
+With ``d = q - max(q)`` (0 to -255) a table in the file holds ``E[d] = round(2^24 exp(s d))``. For
+16 bits ``d`` is split into bytes, ``d = -(256 h + l)``, and ``E = (H[h] E[l] + 2^23) >> 24`` with
+a second table ``H[h] = round(2^24 exp(-256 s h))``. The sum ``S`` of ``E`` over the axis is exact.
 
 Softmax: ``y = floor((2 E M + S 2^r) / (2 S 2^r))`` with ``M / 2^r = 1 / s_out``: one exact
-division, rounded half up. The table's entries are off by at most ``2^-25``, so a result is within
-``0.5 + 2^-24 / s_out`` steps of the real one.
+division, rounded half up. The table's entries are off by at most ``2^-25`` (``2^-23.4`` for 16
+bits), so a result is within ``0.5 + 2^-24 / s_out`` steps of the real one (``2^-22`` for 16 bits).
 
 LogSoftmax: ``y = (d M_in + L M_log + C) >> r`` with ``L = round(2^20 log(S / 2^24))``. ``S`` is
 split into ``2^e (1 + f)``; ``log(1 + f)`` is interpolated in a table of 513 entries over [1, 2],
@@ -59,12 +60,25 @@ def exp_table(scale: float) -> NDArray[np.int32]:
     return np.rint(np.exp(x) * float(1 << EXP_BITS)).astype(np.int32)
 
 
+def _exp_tables(source: QuantParams) -> dict[str, Array]:
+    tables: dict[str, Array] = {"table": exp_table(source.scale)}
+    if source.bits > 8:
+        tables["table_high"] = exp_table(256.0 * source.scale)
+    return tables
+
+
 def _exponentials(layer: IntLayer, x: Array) -> tuple[Int64, Int64, Int64]:
     """Return ``d``, ``E[d]`` and the sum of ``E`` along the axis."""
     axis = int(layer.attrs["axis"])
     wide: Int64 = x.astype(np.int64)
     d = wide - wide.max(axis=axis, keepdims=True)
-    e: Int64 = layer.tensors["table"].astype(np.int64)[-d]
+    low = layer.tensors["table"].astype(np.int64)
+    e: Int64
+    if "table_high" in layer.tensors:
+        high = layer.tensors["table_high"].astype(np.int64)
+        e = (high[-d >> 8] * low[-d & 255] + (1 << (EXP_BITS - 1))) >> EXP_BITS
+    else:
+        e = low[-d]
     return d, e, e.sum(axis=axis, keepdims=True, dtype=np.int64)
 
 
@@ -97,11 +111,8 @@ class _Softmax(OpSpec[AxisAttrs]):
         return integer_reason(node, graph)
 
     def grids(self, node: Node, q: QuantContext) -> tuple[QuantParams, QuantParams]:
-        """Return input and output grid; ValueError for 16 bits."""
-        source, out = grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])
-        if source.bits > 8 or out.bits > 8:
-            raise ValueError("16-bit activations are not supported by this operator")
-        return source, out
+        """Return input and output grid."""
+        return grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])
 
     def cases(self) -> Sequence[Case]:
         def act(*shape: int) -> TensorType:
@@ -123,11 +134,11 @@ class Softmax(_Softmax):
 
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         source, out = self.grids(node, q)
-        # 2^22 steps for a probability of 1 saturate any 8-bit grid
-        steps = min(1.0 / out.scale, 2.0**22)
-        shift = 16
+        # so many steps for a probability of 1 saturate any grid, and E M stays below 2^62
+        most, shift = (2.0**22, 16) if out.bits <= 8 else (2.0**30, 8)
+        steps = min(1.0 / out.scale, most)
         tensors: dict[str, Array] = {
-            "table": exp_table(source.scale),
+            **_exp_tables(source),
             "multiplier": np.asarray(round(steps * (1 << shift)), dtype=np.int64),
         }
         attrs = {"axis": self.attrs_of(node).axis, "shift": shift}
@@ -147,7 +158,7 @@ class Softmax(_Softmax):
         m = layer.tensors["multiplier"].astype(np.int64)
         half = total << (layer.attrs["shift"] - 1)
         y = (e * m + half) // (half << 1) + out.zero_point
-        result: Array = np.clip(y, out.qmin, out.qmax).astype(np.int8)
+        result: Array = np.clip(y, out.qmin, out.qmax).astype(out.dtype.numpy)
         return [result]
 
 
@@ -160,13 +171,13 @@ class LogSoftmax(_Softmax):
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         source, out = self.grids(node, q)
         ratios = (source.scale / out.scale, 2.0**-LOG_BITS / out.scale)
-        largest = max(ratios[0] * 256, ratios[1] * (16 << LOG_BITS))
+        largest = max(ratios[0] * (1 << source.bits), ratios[1] * (16 << LOG_BITS))
         shift = max(1, min(40, 60 - math.frexp(largest)[1]))
         steps = 1 << _LOG_STEPS
         log = np.log1p(np.arange(steps + 1, dtype=np.float64) / steps)
         m_in, m_log = (round(min(k, 2.0**20) * 2.0**shift) for k in ratios)
         tensors: dict[str, Array] = {
-            "table": exp_table(source.scale),
+            **_exp_tables(source),
             "log": np.rint(log * (1 << 30)).astype(np.int32),
             "multiplier": np.asarray([m_in, m_log], dtype=np.int64),
         }
@@ -188,7 +199,7 @@ class LogSoftmax(_Softmax):
         shift = int(layer.attrs["shift"])
         log = _log2_24(total, layer.tensors["log"].astype(np.int64))
         y = ((d * m_in - log * m_log + (1 << (shift - 1))) >> shift) + out.zero_point
-        result: Array = np.clip(y, out.qmin, out.qmax).astype(np.int8)
+        result: Array = np.clip(y, out.qmin, out.qmax).astype(out.dtype.numpy)
         return [result]
 
 

@@ -314,6 +314,9 @@ class Hardshrink(Unary[ShrinkAttrs]):
     onnx = ("Shrink",)
     sample = (ShrinkAttrs(), ShrinkAttrs(1.5))
 
+    def is_smooth(self, attrs: ShrinkAttrs) -> bool:
+        return False
+
     def function(self, attrs: ShrinkAttrs, x: Float64) -> Float64:
         return np.where(np.abs(x) > attrs.lambd, x, 0.0)
 

@@ -56,9 +56,11 @@ def plan_grids(
     *,
     method_of: Callable[[Node], int] = lambda node: 0,
     input_method: int = 0,
+    bits: Mapping[str, int] | None = None,
+    wide_ranges: Mapping[str, Range] | None = None,
     registry: Registry | None = None,
 ) -> GridPlan:
-    """Return the int8 grid of every float value of ``graph``.
+    """Return the grid of every float value of ``graph``.
 
     Args:
         graph: the NPU body, in topological order.
@@ -68,6 +70,8 @@ def plan_grids(
             tensors that meet in the layer, if it is an add or a concat; 2 and 3 the same with
             a zero point for what the layer makes.
         input_method: the method of the graph's inputs.
+        bits: 8 or 16 for values whose grid does not have 8 bits; of a class the most count.
+        wide_ranges: the ranges for grids of 16 bits; the same by default.
         registry: operators; the built-in ones by default.
 
     Raises:
@@ -76,7 +80,6 @@ def plan_grids(
     planner = _Planner(graph, registry or default_registry())
     methods = {n.name: _known_method(n, method_of(n)) for n in graph.nodes}
     planner.join(methods)
-    own = {n: planner.own_range(n, ranges) for n in planner.names if planner.speaks(n)}
     members: dict[str, list[str]] = {}
     for name in planner.names:
         members.setdefault(planner.root(name), []).append(name)
@@ -84,11 +87,13 @@ def plan_grids(
     chosen: dict[str, Range] = {}
     classes: dict[str, str] = {}
     for group in members.values():
-        heard = [n for n in group if n in own] or group
-        found = [own[n] if n in own else planner.own_range(n, ranges) for n in heard]
+        width = max((bits or {}).get(n, 8) for n in group)
+        seen = ranges if width == 8 or wide_ranges is None else wide_ranges
+        heard = [n for n in group if planner.speaks(n)] or group
+        found = [planner.own_range(n, seen) for n in heard]
         low, high = min(r[0] for r in found), max(r[1] for r in found)
         shifted = all(_wants_zero_point(graph, n, methods, input_method) for n in heard)
-        grid = zero_point_grid(low, high) if shifted else symmetric_grid(low, high)
+        grid = (zero_point_grid if shifted else symmetric_grid)(low, high, width)
         for name in group:
             grids[name], chosen[name], classes[name] = grid, (low, high), group[0]
     order = planner.names

@@ -22,7 +22,11 @@ class RangeSource(Protocol):
 
     @property
     def ranges(self) -> Mapping[str, Range]:
-        """The chosen ``(low, high)`` of each float value that is not a constant."""
+        """The chosen ``(low, high)`` of each float value that is not a constant, for 8 bits."""
+        ...
+
+    def ranges_for(self, bits: int) -> Mapping[str, Range]:
+        """Return the same for grids of so many bits."""
         ...
 
 
@@ -49,11 +53,14 @@ def quantize(
             or a layer whose numbers do not allow it.
     """
     settings = QuantSettings.from_config(config)
+    bits = settings.activation_bits(graph)
     plan = plan_grids(
         graph,
         statistics.ranges,
         method_of=settings.method_of,
         input_method=settings.method,
+        bits=bits,
+        wide_ranges=statistics.ranges_for(16) if bits else None,
         registry=registry,
     )
     return apply_plan(graph, plan, weight_bits=settings.weight_bits_of, registry=registry)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from ..ir import Node
+from ..ir import Graph, Node
 
 if TYPE_CHECKING:
     from ..config import CompileConfig
 
-__all__ = ["QuantSettings", "matches"]
+__all__ = ["QuantSettings", "matches", "named"]
 
 
 def matches(node: Node, pattern: str) -> bool:
@@ -20,8 +20,12 @@ def matches(node: Node, pattern: str) -> bool:
 
     A pattern is a name, or a glob (``*``, ``?``, ``[…]``) over one.
     """
-    names = (node.name, *node.source)
-    return pattern in names or any(fnmatchcase(n, pattern) for n in names)
+    return any(named(n, pattern) for n in (node.name, *node.source))
+
+
+def named(name: str, pattern: str) -> bool:
+    """Whether ``pattern``, a name or a glob, is or fits ``name``."""
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,14 @@ class QuantSettings:
         method: calibration method.
         methods: other methods by layer name or glob; the last that matches counts.
         weight_bits: ``(bits, names or globs)``; the most bits that match count, else 8.
+        wide_activations: names or globs of layers whose outputs have 16 bits; a model input of
+            such a name has 16 bits too.
     """
 
     method: int = 0
     methods: Mapping[str, int] = field(default_factory=dict)
     weight_bits: Sequence[tuple[int, Sequence[str]]] = ()
+    wide_activations: Sequence[str] = ()
 
     @classmethod
     def from_config(cls, config: CompileConfig) -> QuantSettings:
@@ -50,6 +57,7 @@ class QuantSettings:
                 (8, tuple(overrides.weight_8bits)),
                 (4, tuple(overrides.weight_4bits)),
             ),
+            wide_activations=tuple(overrides.activation_16bits),
         )
 
     def method_of(self, node: Node) -> int:
@@ -66,3 +74,11 @@ class QuantSettings:
             if any(matches(node, p) for p in patterns):
                 return bits
         return 8
+
+    def activation_bits(self, graph: Graph) -> dict[str, int]:
+        """Return the bits of those float values that do not have 8."""
+        wide = [n for n in graph.inputs if any(named(n, p) for p in self.wide_activations)]
+        for node in graph.nodes:
+            if any(matches(node, p) for p in self.wide_activations):
+                wide += [o for o in node.outputs if o and graph.values[o].type.dtype.is_float]
+        return {name: 16 for name in wide if graph.values[name].type.dtype.is_float}

@@ -68,7 +68,11 @@ class Statistics:
     @property
     def ranges(self) -> Mapping[str, Range]:
         """``(low, high)`` of each observed value for 8 bits, chosen when asked for."""
-        return _Ranges(self)
+        return self.ranges_for(8)
+
+    def ranges_for(self, bits: int) -> Mapping[str, Range]:
+        """Return ``(low, high)`` of each observed value for grids of ``bits``, chosen on demand."""
+        return _Ranges(self, bits)
 
     def range(
         self,
@@ -179,11 +183,12 @@ def _not_finite(tensor: TensorStatistics) -> QuantizationError:
 class _Ranges(Mapping[str, Range]):
     """The ranges of all tensors as a mapping; each is chosen on first use."""
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, statistics: Statistics, bits: int) -> None:
         self._statistics = statistics
+        self._bits = bits
 
     def __getitem__(self, name: str) -> Range:
-        return self._statistics.range(name)
+        return self._statistics.range(name, bits=self._bits)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._statistics.tensors)
