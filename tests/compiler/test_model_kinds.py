@@ -164,6 +164,14 @@ def test_batch_norm_and_swish_fuse_in_efficientnet() -> None:
     }
 
 
+def test_every_norm_of_convnext_is_one_layer() -> None:
+    build, feed = BUILT["convnext"]
+    found = kinds(parsed(build(), feed()))
+    # two of them over the channels of an image, one before and one between the blocks
+    assert found["LayerNormalization"] == 6 and found["Gelu"] == 3
+    assert not found.keys() & {"Sqrt", "Pow", "Sub", "Div", "Erf", "Batchnorm"}
+
+
 # -- detector ------------------------------------------------------------------------------------
 
 

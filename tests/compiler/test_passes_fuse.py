@@ -373,12 +373,45 @@ def test_a_scale_along_other_axes_stays_outside() -> None:
     assert ops(g) == ["LayerNormalization", "MultiplyConstant"]
 
 
-@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2)])
+@pytest.mark.parametrize("axes", [(0,), (0, 2)])
 def test_normalizing_leading_axes_stays(axes: tuple[int, ...]) -> None:
     b = Build()
     g = b.done(norm(b, b.x(2, 5, 8), *axes))
     (result,) = apply(g, FuseLayerNorm())
     assert result.count == 0
+
+
+@pytest.mark.parametrize("root", ["div", "rsqrt"])
+@pytest.mark.parametrize("shape", [(2, 5, 8), (1, 6, 4, 4)])
+@pytest.mark.parametrize("tail", ["none", "scalar", "channels"])
+def test_layer_norm_of_each_pixel(shape: tuple[int, ...], root: str, tail: str) -> None:
+    b = Build()
+    y = norm(b, b.x(*shape), 1, root=root)
+    if tail != "none":
+        form = (1,) if tail == "scalar" else (shape[1], *(1,) * (len(shape) - 2))
+        y = b.op("MultiplyConstant", y, b.normal(*form))
+        y = b.op("AddingConstant", y, b.normal(*form))
+    g = b.done(y)
+    (result,) = apply(g, FuseLayerNorm())
+    assert result.count == 1
+    assert ops(g) == ["Transpose", "LayerNormalization", "Transpose"]
+    assert all(n.source for n in g.nodes)
+
+
+def test_a_scale_of_each_pixel_stays_outside() -> None:
+    b = Build()
+    y = b.op("MultiplyConstant", norm(b, b.x(1, 6, 4, 4), 1), b.normal(4, 4))
+    g = b.done(y)
+    apply(g, FuseLayerNorm())
+    assert ops(g) == ["Transpose", "LayerNormalization", "Transpose", "MultiplyConstant"]
+
+
+def test_rms_norm_of_each_pixel() -> None:
+    b = Build()
+    y = b.op("MultiplyConstant", norm(b, b.x(1, 6, 4, 4), 1, centred=False), b.normal(6, 1, 1))
+    g = b.done(y)
+    apply(g, FuseRmsNorm())
+    assert ops(g) == ["Transpose", "RmsNormalization", "Transpose"]
 
 
 def test_layer_norm_is_refused_when_the_variance_is_read() -> None:

@@ -12,10 +12,15 @@ import numpy as np
 
 from ..ir import Array, Graph, Node
 from ..ops.normalization import NormAttrs
+from ..ops.shapes import TransposeAttrs
 from .base import Editor, Rewrite, scalar_of
 from .products import only_inside
 
 __all__ = ["FuseLayerNorm", "FuseRmsNorm"]
+
+
+_CHANNELS = -1
+"""Stands for dimension 1 alone: normalization of each pixel of an image."""
 
 
 @dataclass(slots=True)
@@ -29,7 +34,7 @@ class _Norm:
         nodes: the layers, in execution order.
         scale: a scale that is multiplied into the inverse root.
         source: what is normalized.
-        axis: the first normalized dimension.
+        axis: the first normalized dimension, to the last; :data:`_CHANNELS` for dimension 1 alone.
         gamma, beta: scale and shift.
     """
 
@@ -69,13 +74,30 @@ class _FuseNorm(Rewrite[_Norm]):
 
     def rewrite(self, match: _Norm, editor: Editor) -> None:
         value = editor.graph.values[match.source]
-        dtype = value.type.dtype.numpy
+        dtype, rank = value.type.dtype.numpy, value.type.rank
         last = match.every[-1]
-        gamma = np.ones(value.shape[match.axis :]) if match.gamma is None else match.gamma
+        tail = _normalized(value.shape, match.axis)
+        gamma = np.ones(tail) if match.gamma is None else match.gamma
         inputs = [match.source, editor.const(gamma.astype(dtype), f"{last.name}/scale").name]
         if match.beta is not None:
             inputs.append(editor.const(match.beta.astype(dtype), f"{last.name}/bias").name)
-        editor.replace(match.every, self.op, NormAttrs(match.axis, match.epsilon), inputs)
+        if match.axis != _CHANNELS:
+            editor.replace(match.every, self.op, NormAttrs(match.axis, match.epsilon), inputs)
+            return
+        # the device stores channels last: there, the transposes move nothing
+        there, back = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+        source = tuple(dict.fromkeys(s for n in match.every for s in n.source))
+        inputs[0] = editor.emit(
+            "Transpose",
+            TransposeAttrs(there),
+            [match.source],
+            name=f"{last.name}/channels_last",
+            at=last,
+            source=source,
+        ).name
+        attrs = NormAttrs(rank - 1, match.epsilon)
+        y = editor.emit(self.op, attrs, inputs, name=f"{last.name}/norm", at=last, source=source)
+        editor.replace(match.every, "Transpose", TransposeAttrs(back), [y])
 
     def _complete(self, graph: Graph, found: _Norm) -> bool:
         """Find what is normalized, along which dimensions; False where it is something else."""
@@ -112,7 +134,7 @@ class FuseLayerNorm(_FuseNorm):
 
     name = "fuse_layer_norm"
     op = "LayerNormalization"
-    needs = ("LayerNormalization",)
+    needs = ("LayerNormalization", "Transpose")
     requires = ("keep_reduced_dims", "sum_to_mean")
 
     def _complete(self, graph: Graph, found: _Norm) -> bool:
@@ -137,7 +159,7 @@ class FuseRmsNorm(_FuseNorm):
 
     name = "fuse_rms_norm"
     op = "RmsNormalization"
-    needs = ("RmsNormalization",)
+    needs = ("RmsNormalization", "Transpose")
     requires = ("fuse_layer_norm",)
 
     def _complete(self, graph: Graph, found: _Norm) -> bool:
@@ -270,7 +292,10 @@ def _mean_of_square(graph: Graph, name: str) -> tuple[str, list[Node]] | None:
 
 
 def _mean_axis(graph: Graph, name: str, x: str, *, keep: bool | None = None) -> int | None:
-    """Return the dimension from which on, to the last, ``name`` is the mean of ``x``."""
+    """Return the dimension from which on, to the last, ``name`` is the mean of ``x``.
+
+    :data:`_CHANNELS` where it is the mean over dimension 1 alone.
+    """
     node = graph.producer(name)
     if node is None or node.inputs[0] != x:
         return None
@@ -281,6 +306,8 @@ def _mean_axis(graph: Graph, name: str, x: str, *, keep: bool | None = None) -> 
     if node.op != "ReduceMean" or (keep is not None and keeps != keep):
         return None
     axes = tuple(getattr(node.attrs, "axes", ()))
+    if axes == (1,) and rank > 2:
+        return _CHANNELS
     return axes[0] if axes and axes == tuple(range(axes[0], rank)) else None
 
 
@@ -291,11 +318,22 @@ def _same(graph: Graph, node: Node) -> bool:
     return graph.values[node.outputs[0]].shape == graph.values[node.inputs[0]].shape
 
 
+def _normalized(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[1:2] if axis == _CHANNELS else shape[axis:]
+
+
 def _inner(graph: Graph, name: str, shape: tuple[int, ...], axis: int) -> Array | None:
     """Return a constant that broadcasts over the normalized dimensions and no others."""
     data = graph.values[name].data
     if data is None:
         return None
+    if axis == _CHANNELS:
+        rank = len(shape)
+        if data.size == 1:
+            return data.reshape(1)
+        full = (1,) * (rank - data.ndim) + data.shape
+        # one number for each channel
+        return data.reshape(-1) if full == (1, shape[1], *(1,) * (rank - 2)) else None
     extra = data.ndim - (len(shape) - axis)
     if extra > 0:
         if any(d != 1 for d in data.shape[:extra]):
