@@ -343,6 +343,7 @@ def _quantize(
     from .codegen import estimate
     from .package import CalibrationRecord, MxqContents, write_mxq
     from .quantization import layer_summaries, quantize
+    from .refine import refine
     from .report import build_report, write_report
     from .reuse import observe
 
@@ -364,6 +365,7 @@ def _quantize(
             reporter.warning(warning)
     with reporter.phase("quantize"):
         int_graph = quantize(body, statistics, config, device)
+        refine(plan, graph, int_graph, dataset)
     with reporter.phase("codegen"):
         cost = estimate(body, device, plan.schemes)
     with reporter.phase("verify"):

@@ -17,6 +17,7 @@ import qbcompiler
 from qbcompiler import (
     CalibrationConfig,
     CompileConfig,
+    HessianQuantConfig,
     LayerBiasCorrectionConfig,
     PreprocessingConfig,
     get_body_subgraph,
@@ -132,7 +133,7 @@ def test_threads_and_folders_change_no_byte(
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
-@pytest.mark.parametrize("method", [0, 1])
+@pytest.mark.parametrize("method", [0, 1, 2, 3])
 def test_methods_and_modes(data: Path, build: dict[str, Any], method: int, mode: int) -> None:
     config: Any = CalibrationConfig(method=method, mode=mode)  # type: ignore[arg-type]
     result = mxq_compile(data / "m.onnx", **build, calibration_config=config)
@@ -148,13 +149,31 @@ def test_settings_without_effect_are_warned_about(data: Path, build: dict[str, A
     result = mxq_compile(
         data / "m.onnx",
         **build,
-        layer_bias_correction=True,
+        hessian_quant_config=HessianQuantConfig(apply=True),
         buffer_mode=2,
         report_path=report,
     )
     warnings = result.summary["warnings"]
-    assert [w.split()[0] for w in warnings] == ["/bufferMode", "/layerBiasCorrection"]
+    assert [w.split()[0] for w in warnings] == ["/bufferMode", "/hessianQuant"]
     assert set(warnings) <= set(json.loads(report.read_text())["warnings"])
+
+
+def test_biases_are_corrected_where_asked_for(
+    data: Path, build: dict[str, Any], tmp_path: Path
+) -> None:
+    found = []
+    for index, switch in enumerate((None, True, True)):
+        messages: list[Any] = []
+        options = {**build, "save_path": tmp_path / f"{index}.mxq", "threads": 1 + index}
+        result = mxq_compile_with_callback(
+            data / "m.onnx", messages.append, **options, layer_bias_correction=switch
+        )
+        told = [m["message"] for m in messages if m["type"] == "log"]
+        assert any("biases have moved" in m for m in told) is bool(switch)
+        steps = [m for m in messages if m["type"] == "progress" and m["phase"] == "quantize"]
+        assert bool(switch) is bool(steps)
+        found.append(result.path.read_bytes())
+    assert found[1] == found[2] != found[0]
 
 
 def test_the_layers_of_the_configuration(data: Path, build: dict[str, Any], tmp_path: Path) -> None:

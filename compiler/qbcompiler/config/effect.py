@@ -92,6 +92,7 @@ ACTED_ON: tuple[str, ...] = (
     "/calibration/maxPercentile",
     "/calibration/histogram",
     "/calibration/layerOverrides",
+    "/layerBiasCorrection",
     "/bit/layerOverrides/activation16Bits",
     "/bit/layerOverrides/weight16Bits",
     "/bit/layerOverrides/weight8Bits",
@@ -166,7 +167,6 @@ GAPS: tuple[Gap, ...] = (
         _applied,
     ),
     Gap("/hessianQuant", "warning", "weights are rounded to the nearest value", _applied),
-    Gap("/layerBiasCorrection", "warning", "biases are not corrected yet", _applied),
     Gap("/searchWeightScale", "warning", "weight scales come from the largest weight", _applied),
     Gap(
         "/mod", "warning", "training is not available; the model is quantized without it", _applied

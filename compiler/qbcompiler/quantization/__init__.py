@@ -1,6 +1,7 @@
 """Quantization: observers, the plan of integer grids, the integer graph, and its validation."""
 
 from .apply import apply_plan, integer_refusals
+from .bias_correction import BiasCorrection, correct_biases
 from .metrics import Agreement, Difference
 from .plan import GridPlan, Range, plan_grids
 from .quantize import RangeSource, quantize
@@ -11,6 +12,7 @@ from .validate import Accuracy, LayerAccuracy, OutputAccuracy, validate
 __all__ = [
     "Accuracy",
     "Agreement",
+    "BiasCorrection",
     "Difference",
     "GridPlan",
     "LayerAccuracy",
@@ -19,6 +21,7 @@ __all__ = [
     "Range",
     "RangeSource",
     "apply_plan",
+    "correct_biases",
     "integer_refusals",
     "layer_summaries",
     "plan_grids",

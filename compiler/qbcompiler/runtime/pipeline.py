@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from ..errors import ArgumentError
 from ..ir import Array, Graph, IntGraph
 from ..ops import Registry
 from .integer_engine import IntegerEngine, Visit, to_real
 
-__all__ = ["Pipeline"]
+__all__ = ["BodyInputs", "Inputs", "Pipeline"]
 
 
 class Pipeline:
@@ -78,6 +79,46 @@ class Pipeline:
         if integers:
             known.update(raw)
         return _pick(known, self.outputs)
+
+
+class Inputs(Protocol):
+    """Model inputs by name, made when asked for."""
+
+    def __len__(self) -> int:
+        """Return how many samples there are."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Mapping[str, Array]:
+        """Return one sample."""
+        ...
+
+
+class BodyInputs:
+    """What the body reads for each sample of the whole model's inputs.
+
+    Args:
+        head: the float graph before the body, or None.
+        names: the body's inputs.
+        samples: inputs of the model.
+    """
+
+    def __init__(self, head: Graph | None, names: Sequence[str], samples: Inputs) -> None:
+        self._names, self._samples = list(names), samples
+        self._inputs = list(head.inputs) if head is not None else []
+        self._head = None
+        if head is not None:
+            from .float_engine import FloatEngine
+
+            self._head = FloatEngine(head, threads=1)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int, /) -> dict[str, Array]:
+        known = dict(self._samples[index])
+        if self._head is not None:
+            known.update(self._head.run(_pick(known, self._inputs)))
+        return _pick(known, self._names)
 
 
 def _pick(known: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
