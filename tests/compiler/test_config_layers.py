@@ -258,7 +258,6 @@ def test_what_is_left_out_is_a_warning(data: dict[str, Any], pointers: list[str]
 @pytest.mark.parametrize(
     ("data", "pointer"),
     [
-        ({"bit": {"layerOverrides": {"weight4Bits": ["a"]}}}, "/bit/layerOverrides/weight4Bits"),
         (
             {"bit": {"transformer": {"activation": {"query": 16}}}},
             "/bit/transformer/activation/query",

@@ -12,6 +12,7 @@ from qbcompiler.config import CompileConfig
 from qbcompiler.devices import load_device
 from qbcompiler.frontend import load_model, parse
 from qbcompiler.package import read_mxq, write_mxq
+from qbcompiler.package.int_graph_json import int_graph_tensors
 from qbcompiler.partition import partition
 from qbcompiler.quantization import layer_summaries, quantize, validate
 from qbcompiler.quantization.observers import needed_values
@@ -228,6 +229,20 @@ def test_it_is_close_to_the_float_network(network, method):
         assert layer.own.sqnr_db > 18, layer.as_dict()
 
 
+def contents_of(network, graph):
+    return MxqContents(
+        mblt=mblt_manifest(network.parts, MbltMeta("00" * 32)),
+        device="regulus-rb",
+        schemes=("single",),
+        config={},
+        preset=None,
+        calibration=RECORD,
+        layers=layer_summaries(graph),
+        accuracy={},
+        body=graph,
+    )
+
+
 EVERYWHERE = {"activation16Bits": ["*"], "weight16Bits": ["*"]}
 
 
@@ -279,21 +294,29 @@ def test_bits_do_not_depend_on_threads(network, method, overrides):
         np.testing.assert_array_equal(one[name], four[name], err_msg=name)
 
 
+def test_four_bit_weights_are_packed_in_the_file_and_give_the_same_bits(network, tmp_path):
+    graph = built(network, weight4Bits=["*"])
+    layers = [layer for layer in graph.layers if "weight" in layer.tensors]
+    for layer in layers:
+        weight = layer.tensors["weight"]
+        assert np.abs(weight.astype(int)).max() <= 7
+        stored = int_graph_tensors(graph, "body")[f"body/{layer.name}:weight"]
+        assert stored.dtype == np.uint8 and stored.size == (weight.size + 1) // 2
+    write_mxq(tmp_path / "m", contents_of(network, graph))
+    with read_mxq(tmp_path / "m") as file:
+        again = file.body
+    assert {s["weights"]["bits"] for s in layer_summaries(again) if s["weights"]} <= {4}
+    want = IntegerEngine(graph).run(network.data[0], integers=True)
+    got = IntegerEngine(again).run(network.data[0], integers=True)
+    for output in graph.outputs:
+        np.testing.assert_array_equal(got[output], want[output])
+
+
 @pytest.mark.parametrize("overrides", [{}, EVERYWHERE], ids=["8", "16"])
 @pytest.mark.parametrize("method", [0, 3])
 def test_the_file_gives_the_same_bits(network, method, overrides, tmp_path):
     graph = built(network, method, **overrides)
-    contents = MxqContents(
-        mblt=mblt_manifest(network.parts, MbltMeta("00" * 32)),
-        device="regulus-rb",
-        schemes=("single",),
-        config={},
-        preset=None,
-        calibration=RECORD,
-        layers=layer_summaries(graph),
-        accuracy={},
-        body=graph,
-    )
+    contents = contents_of(network, graph)
     first = write_mxq(tmp_path / "a", contents)
     with read_mxq(tmp_path / "a") as file:
         again = file.body

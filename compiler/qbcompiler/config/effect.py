@@ -96,11 +96,11 @@ ACTED_ON: tuple[str, ...] = (
     "/bit/layerOverrides/activation16Bits",
     "/bit/layerOverrides/weight16Bits",
     "/bit/layerOverrides/weight8Bits",
+    "/bit/layerOverrides/weight4Bits",
 )
 """Fields that have their effect, apart from the values that ``GAPS`` names."""
 
 _NO_16_BITS = "16-bit operands are not available yet; leave it at 8 bits"
-_NO_4_BITS = "4-bit weights are not available yet; leave it at 8 bits"
 _NO_TRANSFORM = "this transform is not available yet; the model is quantized without it"
 _NO_LLM = "language models with a cache are not available yet"
 
@@ -126,7 +126,6 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap("/calibration/groupLut", "warning", "each look-up table has its own exact entries"),
     Gap("/calibration/optimizeLut", "warning", "each look-up table has its own exact entries"),
-    Gap("/bit/layerOverrides/weight4Bits", "error", _NO_4_BITS, _filled),
     *(
         Gap(f"/bit/transformer/activation/{part}", "error", _NO_16_BITS, _not_8)
         for part in ("query", "key", "value", "output", "head", "router", "ffn/*")

@@ -240,7 +240,7 @@ class _Conv(OpSpec[ConvAttrs]):
         return [finish_linear(acc, layer.tensors, out, 1)]
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
-        attrs = ConvAttrs.from_dict(layer.attrs)
+        attrs = ConvAttrs.from_dict(layer.real)
         shape = ax(2 + len(attrs.strides), 1)
         rounding = rounding_of(layer.tensors, shape)
         return RealForm(self.name, attrs, linear_inputs(layer, params, 0), rounding)

@@ -180,7 +180,7 @@ class TransposeConvolution(OpSpec[ConvTransposeAttrs]):
         return [finish_linear(acc, layer.tensors, out, 1)]
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
-        attrs = ConvTransposeAttrs.from_dict(layer.attrs)
+        attrs = ConvTransposeAttrs.from_dict(layer.real)
         shape = ax(2 + len(attrs.strides), 1)
         inputs = linear_inputs(layer, params, 1, attrs.groups)
         return RealForm(self.name, attrs, inputs, rounding_of(layer.tensors, shape))

@@ -11,6 +11,7 @@ import numpy as np
 from ..ir import Array, IntGraph, IntLayer, IntValue, QuantParams, TensorType
 from ..ops import OpSpec, QuantRule, Registry, default_registry
 from .graph_json import MAX_ITEMS, MAX_NAME, read_type
+from .int4 import pack, unpack
 from .json_io import Fields
 from .safetensors_io import TensorsReader
 
@@ -54,10 +55,21 @@ def int_graph_to_json(graph: IntGraph, prefix: str) -> dict[str, Any]:
                 "tensors": {r: f"{prefix}/{layer.name}:{r}" for r in layer.tensors},
                 "source": list(layer.source),
                 "real": dict(layer.real),
+                **_packed_shapes(layer),
             }
             for layer in graph.layers
         ],
     }
+
+
+def _is_packed(layer: IntLayer, role: str) -> bool:
+    """Whether a tensor is stored as 4-bit numbers, two in a byte."""
+    return role == "weight" and layer.attrs.get("weight_bits") == 4
+
+
+def _packed_shapes(layer: IntLayer) -> dict[str, Any]:
+    shapes = {r: list(t.shape) for r, t in layer.tensors.items() if _is_packed(layer, r)}
+    return {"packed": shapes} if shapes else {}
 
 
 def _value_to_json(value: IntValue) -> dict[str, Any]:
@@ -94,7 +106,7 @@ def _plain(value: Any, layer: str, key: str) -> Any:
 def int_graph_tensors(graph: IntGraph, prefix: str) -> dict[str, Array]:
     """Return all tensors of the layers under the keys that the JSON form names."""
     return {
-        f"{prefix}/{layer.name}:{role}": array
+        f"{prefix}/{layer.name}:{role}": pack(array) if _is_packed(layer, role) else array
         for layer in graph.layers
         for role, array in layer.tensors.items()
     }
@@ -209,12 +221,21 @@ def _read_layer(fields: Fields, tensors: TensorsReader | None, specs: Registry) 
         if not _is_plain(value):
             fields.fail(f"layer {name!r}: attribute {key[:200]!r} must not hold such a value")
     arrays: dict[str, Array] = {}
+    packed: Mapping[str, Any] = fields.mapping("packed") if "packed" in fields else {}
+    for role, shape in packed.items():
+        if not _is_shape(shape) or role not in fields.mapping("tensors"):
+            fields.fail(f"layer {name!r}: packed tensor {role[:200]!r} has no shape or no data")
     keys: Mapping[str, Any] = fields.mapping("tensors")
     for role, key in keys.items():
         if not isinstance(key, str) or len(key) > 2 * MAX_NAME:
             fields.fail(f"layer {name!r}: tensor {role[:200]!r} must be named by a string")
         if tensors is not None:
             arrays[role] = tensors.array(key)
+            if role in packed:
+                try:
+                    arrays[role] = unpack(arrays[role], packed[role])
+                except ValueError as exc:
+                    fields.fail(f"layer {name!r}: tensor {role[:200]!r}: {exc}")
             if arrays[role].dtype.kind not in "iubf":
                 fields.fail(f"layer {name!r}: tensor {role[:200]!r} is not made of numbers")
     return IntLayer(
@@ -237,6 +258,14 @@ def _read_real(fields: Fields, spec: OpSpec[Any]) -> dict[str, Any]:
         except ValueError as exc:
             fields.fail(f"real: {exc}")
     return real
+
+
+def _is_shape(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= 16
+        and all(isinstance(d, int) and not isinstance(d, bool) and 0 <= d < 1 << 40 for d in value)
+    )
 
 
 def _is_plain(value: Any, depth: int = 8) -> bool:

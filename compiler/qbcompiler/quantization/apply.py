@@ -114,6 +114,8 @@ def apply_plan(
                 f"layer {node.name!r} ({node.op}) cannot be quantized: {exc}", details=where
             ) from exc
         layer.real = node.attrs.to_dict()
+        if weight_bits(node) == 4 and "weight" in layer.tensors:
+            layer.attrs["weight_bits"] = 4  # for the file, which packs them
         layers.append(layer)
         for name in filter(None, layer.outputs):
             values[name] = _value(graph, name, plan, orders)
