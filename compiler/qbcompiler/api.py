@@ -339,6 +339,7 @@ def _quantize(
     files: list[dict[str, Any]],
     model: str | None,
 ) -> BuildResult:
+    from .auto_bits import choose_bits
     from .calibration import specs_of_graph
     from .codegen import estimate
     from .package import CalibrationRecord, MxqContents, write_mxq
@@ -364,6 +365,10 @@ def _quantize(
         for warning in dataset.warnings:
             reporter.warning(warning)
     with reporter.phase("quantize"):
+        plan, chosen_bits = choose_bits(plan, graph, statistics, dataset)
+        config = plan.config
+        if chosen_bits is not None:
+            _save_config(plan)
         int_graph = quantize(body, statistics, config, device)
         refine(plan, graph, int_graph, dataset)
     with reporter.phase("codegen"):
@@ -421,6 +426,7 @@ def _quantize(
             warnings=reporter.warnings,
             reuse=plan.reuse,
             estimate=cost.as_dict(),
+            auto_bits=chosen_bits,
         )
         write_report(report_path, report)
         files.append(file_entry("report", report_path))

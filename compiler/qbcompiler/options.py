@@ -199,6 +199,7 @@ class Plan:
             self.threads,
             self.reporter,
             self.options,
+            self.reuse,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -237,15 +237,42 @@ class _BitOverrides(Section):
     weight_4bits: LayerNames = Field(default_factory=list, description="Layers with 4-bit weights.")
 
 
+class _AutoBits(Section):
+    """Choice of the layers that get 16 bits, by what each layer's rounding does to the outputs."""
+
+    apply: bool = Field(default=False, description="Choose.")
+    target_sqnr: Annotated[float, Field(ge=-20.0, le=120.0)] | None = Field(
+        default=None,
+        description="Signal to noise ratio in dB that the worst output is to reach on the "
+        "calibration samples; null for the best that the budget gives.",
+    )
+    budget: Ratio | None = Field(
+        default=None,
+        description="Share of the multiply-adds that may have a factor of 16 bits; null for any.",
+    )
+
+    @model_validator(mode="after")
+    def _wants_something(self) -> Self:
+        if self.apply and self.target_sqnr is None and self.budget is None:
+            raise ValueError("give targetSqnr, budget or both")
+        return self
+
+
 class BitConfig(Section):
     """How many bits activations and weights have; 8 where nothing else is said."""
 
     Transformer: ClassVar = _Transformer
     LayerOverrides: ClassVar = _BitOverrides
+    Auto: ClassVar = _AutoBits
 
     transformer: _Transformer = Field(
         default_factory=_Transformer, description="Bits by part of a transformer block."
     )
     layer_overrides: _BitOverrides = Field(
         default_factory=_BitOverrides, description="Bits of single layers."
+    )
+    auto: _AutoBits = Field(
+        default_factory=_AutoBits,
+        description="Let the compiler choose the layers that get 16 bits; the configuration that "
+        "is recorded has them in layerOverrides, so that it gives the same build again.",
     )

@@ -92,11 +92,13 @@ ACTED_ON: tuple[str, ...] = (
     "/calibration/maxPercentile",
     "/calibration/histogram",
     "/calibration/layerOverrides",
+    "/calibration/maxSampleSizeForQuantScheme",  # bit.auto compares schemes
     "/layerBiasCorrection",
     "/bit/layerOverrides/activation16Bits",
     "/bit/layerOverrides/weight16Bits",
     "/bit/layerOverrides/weight8Bits",
     "/bit/layerOverrides/weight4Bits",
+    "/bit/auto",
 )
 """Fields that have their effect, apart from the values that ``GAPS`` names."""
 
@@ -118,11 +120,6 @@ GAPS: tuple[Gap, ...] = (
         "outputs have one scale each (output 0); per-channel and sigmoid-shaped scales are not "
         "available yet",
         lambda value: value != 0,
-    ),
-    Gap(
-        "/calibration/maxSampleSizeForQuantScheme",
-        "warning",
-        "no stage compares quantization schemes yet; ranges use every sample",
     ),
     Gap("/calibration/groupLut", "warning", "each look-up table has its own exact entries"),
     Gap("/calibration/optimizeLut", "warning", "each look-up table has its own exact entries"),

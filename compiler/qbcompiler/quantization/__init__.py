@@ -2,9 +2,19 @@
 
 from .apply import apply_plan, integer_refusals
 from .bias_correction import BiasCorrection, correct_biases
+from .bit_choice import (
+    AutoBits,
+    Choice,
+    Unit,
+    choose_steps,
+    list_units,
+    search_steps,
+    wide_layers,
+)
 from .metrics import Agreement, Difference
 from .plan import GridPlan, Range, plan_grids
-from .quantize import RangeSource, quantize
+from .quantize import RangeSource, grid_classes, quantize
+from .sensitivity import Sensitivity, measure_sensitivity, rounded_values, weighted_layers
 from .settings import QuantSettings
 from .summary import layer_summaries
 from .validate import Accuracy, LayerAccuracy, OutputAccuracy, validate
@@ -12,7 +22,9 @@ from .validate import Accuracy, LayerAccuracy, OutputAccuracy, validate
 __all__ = [
     "Accuracy",
     "Agreement",
+    "AutoBits",
     "BiasCorrection",
+    "Choice",
     "Difference",
     "GridPlan",
     "LayerAccuracy",
@@ -20,11 +32,21 @@ __all__ = [
     "QuantSettings",
     "Range",
     "RangeSource",
+    "Sensitivity",
+    "Unit",
     "apply_plan",
+    "choose_steps",
     "correct_biases",
+    "grid_classes",
     "integer_refusals",
     "layer_summaries",
+    "list_units",
+    "measure_sensitivity",
     "plan_grids",
     "quantize",
+    "rounded_values",
+    "search_steps",
     "validate",
+    "weighted_layers",
+    "wide_layers",
 ]

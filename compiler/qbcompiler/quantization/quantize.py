@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 from ..ir import Graph, IntGraph
 from ..ops import Registry
 from .apply import apply_plan
-from .plan import Range, plan_grids
+from .plan import GridPlan, Range, plan_grids
 from .settings import QuantSettings
 
 if TYPE_CHECKING:
     from ..config import CompileConfig
 
-__all__ = ["RangeSource", "quantize"]
+__all__ = ["RangeSource", "grid_classes", "quantize"]
 
 
 class RangeSource(Protocol):
@@ -28,6 +28,24 @@ class RangeSource(Protocol):
     def ranges_for(self, bits: int) -> Mapping[str, Range]:
         """Return the same for grids of so many bits."""
         ...
+
+
+def grid_classes(
+    graph: Graph,
+    statistics: RangeSource,
+    config: CompileConfig,
+    *,
+    registry: Registry | None = None,
+) -> Mapping[str, str]:
+    """Return the class of each float value: values of one class share their grid.
+
+    Args:
+        graph: the NPU body of a partition, in topological order.
+        statistics: the ranges that calibration found.
+        config: methods and bits.
+        registry: operators; the built-in ones by default.
+    """
+    return _plan(graph, statistics, QuantSettings.from_config(config), registry).classes
 
 
 def quantize(
@@ -53,8 +71,15 @@ def quantize(
             or a layer whose numbers do not allow it.
     """
     settings = QuantSettings.from_config(config)
+    plan = _plan(graph, statistics, settings, registry)
+    return apply_plan(graph, plan, weight_bits=settings.weight_bits_of, registry=registry)
+
+
+def _plan(
+    graph: Graph, statistics: RangeSource, settings: QuantSettings, registry: Registry | None
+) -> GridPlan:
     bits = settings.activation_bits(graph)
-    plan = plan_grids(
+    return plan_grids(
         graph,
         statistics.ranges,
         method_of=settings.method_of,
@@ -63,4 +88,3 @@ def quantize(
         wide_ranges=statistics.ranges_for(16) if bits else None,
         registry=registry,
     )
-    return apply_plan(graph, plan, weight_bits=settings.weight_bits_of, registry=registry)

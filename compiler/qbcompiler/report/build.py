@@ -61,6 +61,7 @@ def build_report(
     warnings: Sequence[str] = (),
     reuse: Mapping[str, Any] | None = None,
     estimate: Mapping[str, Any] | None = None,
+    auto_bits: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the report as JSON data.
 
@@ -75,6 +76,7 @@ def build_report(
         warnings: further warnings (settings without effect …).
         estimate: cycles and memory by scheme, with what is assumed of the device.
         reuse: what was taken from earlier builds, such as calibration statistics.
+        auto_bits: how ``bit.auto`` chose the layers with 16 bits.
     """
     errors = {a.name: a.as_dict() for a in accuracy.layers} if accuracy is not None else {}
     layers = []
@@ -103,6 +105,7 @@ def build_report(
         "warnings": warnings_of(calibration, accuracy, warnings),
         "reuse": dict(reuse or {}),
         "estimate": None if estimate is None else dict(estimate),
+        "auto_bits": None if auto_bits is None else dict(auto_bits),
         "phases": {k: round(float(v), 3) for k, v in (phases or {}).items()},
         "worst_layers": {
             "accumulated": _worst(measured, "sqnr_db"),
