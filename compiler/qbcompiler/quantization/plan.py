@@ -10,21 +10,23 @@ its range from those members whose values matter:
 * ``MEET`` under calibration methods 1 and 3: tensors that an add or a concat brings together
   share one grid, wide enough for all. A concat then moves integers, and so its output joins too.
 
-Everything else has its own range. A class has a zero point where the layers that make all its
-members that count ask for one (methods 2 and 3). Iteration follows the graph's order, so that
-equal inputs give equal grids.
+Masks that an attention adds before its softmax reach only as far as they have to
+(:mod:`~qbcompiler.quantization.masks`), and do not share the scores' grid. Everything else has its
+own range. A class has a zero point where the layers that make all its members that count ask for
+one (methods 2 and 3). Iteration follows the graph's order, so that equal inputs give equal grids.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ..errors import InternalError, QuantizationError
 from ..ir import Graph, Node, QuantParams
 from ..ops import QuantRule, Registry, default_registry
 from ..ops.fixedpoint import round_scale
+from .masks import mask_ranges, masked_sums
 
 __all__ = ["GridPlan", "Range", "gives_way", "plan_grids", "symmetric_grid", "zero_point_grid"]
 
@@ -79,19 +81,18 @@ def plan_grids(
     """
     planner = _Planner(graph, registry or default_registry())
     methods = {n.name: _known_method(n, method_of(n)) for n in graph.nodes}
-    planner.join(methods)
-    members: dict[str, list[str]] = {}
-    for name in planner.names:
-        members.setdefault(planner.root(name), []).append(name)
+    planner.join_moves()
+    masked = masked_sums(graph, planner.root_of, planner.class_ranges(ranges), planner.registry)
+    planner.join_meets(methods, masked)
+    members = planner.members()
     grids: dict[str, QuantParams] = {}
     chosen: dict[str, Range] = {}
     classes: dict[str, str] = {}
-    for group in members.values():
-        width = max((bits or {}).get(n, 8) for n in group)
-        seen = ranges if width == 8 or wide_ranges is None else wide_ranges
-        heard = [n for n in group if planner.speaks(n)] or group
-        found = [planner.own_range(n, seen) for n in heard]
-        low, high = min(r[0] for r in found), max(r[1] for r in found)
+    widths = {root: max((bits or {}).get(n, 8) for n in g) for root, g in members.items()}
+    wanted = planner.class_ranges(ranges, wide_ranges, widths)
+    wanted |= mask_ranges(graph, planner.root_of, wanted, masked, planner.registry)
+    for root, group in members.items():
+        (low, high), width, heard = wanted[root], widths[root], planner.heard(group)
         shifted = all(_wants_zero_point(graph, n, methods, input_method) for n in heard)
         grid = (zero_point_grid if shifted else symmetric_grid)(low, high, width)
         for name in group:
@@ -161,12 +162,16 @@ class _Planner:
 
     def __init__(self, graph: Graph, registry: Registry) -> None:
         self._graph = graph
-        self._registry = registry
+        self.registry = self._registry = registry
         self.names = [
             n for n, v in graph.values.items() if not v.is_const and v.type.dtype.is_float
         ]
         self._parent = {n: n for n in self.names}
         self._silent: set[str] = set()
+
+    def root_of(self, name: str) -> str:
+        """Return the class of any value; integers and constants are their own."""
+        return self.root(name) if name in self._parent else name
 
     def root(self, name: str) -> str:
         parent = self._parent
@@ -175,9 +180,33 @@ class _Planner:
             name = parent[name]
         return name
 
-    def speaks(self, name: str) -> bool:
-        """Whether the value has a say in its class's range."""
-        return name not in self._silent
+    def members(self) -> dict[str, list[str]]:
+        """Return the values of each class, in the order of the graph."""
+        found: dict[str, list[str]] = {}
+        for name in self.names:
+            found.setdefault(self.root(name), []).append(name)
+        return found
+
+    def heard(self, group: list[str]) -> list[str]:
+        """Return those values of a class that have a say in its range."""
+        return [n for n in group if n not in self._silent] or group
+
+    def class_ranges(
+        self,
+        ranges: Mapping[str, Range],
+        wide: Mapping[str, Range] | None = None,
+        widths: Mapping[str, int] | None = None,
+    ) -> dict[str, Range]:
+        """Return the range of each class: ``wide`` ones where its width is not 8."""
+        result = {}
+        for root, group in self.members().items():
+            narrow = wide is None or (widths or {}).get(root, 8) == 8
+            found = [
+                self.own_range(n, ranges if narrow or wide is None else wide)
+                for n in self.heard(group)
+            ]
+            result[root] = min(r[0] for r in found), max(r[1] for r in found)
+        return result
 
     def own_range(self, name: str, ranges: Mapping[str, Range]) -> Range:
         """Return the fixed range of the value's operator, else the observed one."""
@@ -199,7 +228,8 @@ class _Planner:
             )
         return low, high
 
-    def join(self, methods: Mapping[str, int]) -> None:
+    def join_moves(self) -> None:
+        """Join what layers only move or clamp with what they read."""
         for node in self._graph.nodes:
             rule = self._rule(node)
             source = self._first_input(node)
@@ -207,14 +237,18 @@ class _Planner:
                 for out in self._outputs(node):
                     self._tie(source, out)
                     self._silent.add(out)
-            elif rule is QuantRule.CLAMP and source is not None:
-                if self._gives_way(source):
-                    self._tie(source, node.outputs[0])
-            elif rule is QuantRule.MEET and methods[node.name] in _SHARED_METHODS:
-                self._meet(node)
+            elif rule is QuantRule.CLAMP and source is not None and self._gives_way(source):
+                self._tie(source, node.outputs[0])
         for name in self.names:
             if self._gives_way(name):
                 self._silent.add(name)
+
+    def join_meets(self, methods: Mapping[str, int], apart: Collection[str]) -> None:
+        """Join tensors that meet, where the layer's method says so and it is not in ``apart``."""
+        for node in self._graph.nodes:
+            shared = methods[node.name] in _SHARED_METHODS and node.name not in apart
+            if shared and self._rule(node) is QuantRule.MEET:
+                self._meet(node)
 
     def _meet(self, node: Node) -> None:
         together = [n for n in node.inputs if n in self._parent]
