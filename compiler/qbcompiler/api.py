@@ -370,7 +370,7 @@ def _quantize(
         if chosen_bits is not None:
             _save_config(plan)
         int_graph = quantize(body, statistics, config, device)
-        refine(plan, graph, int_graph, dataset)
+        refined = refine(plan, graph, int_graph, dataset)
     with reporter.phase("codegen"):
         cost = estimate(body, device, plan.schemes)
     with reporter.phase("verify"):
@@ -427,6 +427,7 @@ def _quantize(
             reuse=plan.reuse,
             estimate=cost.as_dict(),
             auto_bits=chosen_bits,
+            refined=refined,
         )
         write_report(report_path, report)
         files.append(file_entry("report", report_path))

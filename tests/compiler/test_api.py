@@ -149,12 +149,12 @@ def test_settings_without_effect_are_warned_about(data: Path, build: dict[str, A
     result = mxq_compile(
         data / "m.onnx",
         **build,
-        hessian_quant_config=HessianQuantConfig(apply=True),
+        hessian_quant_config=HessianQuantConfig(apply=True, hessian_dtype="bf16"),
         buffer_mode=2,
         report_path=report,
     )
     warnings = result.summary["warnings"]
-    assert [w.split()[0] for w in warnings] == ["/bufferMode", "/hessianQuant"]
+    assert [w.split()[0] for w in warnings] == ["/bufferMode", "/hessianQuant/hessianDtype"]
     assert set(warnings) <= set(json.loads(report.read_text())["warnings"])
 
 

@@ -222,7 +222,9 @@ def test_the_defaults_have_no_remark() -> None:
         ({"calibration": {"output": 1}}, ["/calibration/output"]),
         ({"uint8Input": {"apply": True}}, ["/uint8Input"]),
         ({"bufferMode": 2}, ["/bufferMode"]),
-        ({"hessianQuant": {"apply": True}}, ["/hessianQuant"]),
+        ({"hessianQuant": {"apply": True}}, []),
+        ({"hessianQuant": {"apply": True, "hessianDtype": "bf16"}}, ["/hessianQuant/hessianDtype"]),
+        ({"searchWeightScale": {"apply": True}}, []),
         (
             {"hessianQuant": {"attributes": {"blockSize": 128}}},
             ["/hessianQuant/attributes"],

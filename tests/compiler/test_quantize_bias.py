@@ -11,7 +11,7 @@ from qbcompiler.ops import default_registry
 from qbcompiler.ops.common import span_of
 from qbcompiler.ops.weights import ACC_LIMIT
 from qbcompiler.quantization import BiasCorrection, correct_biases, quantize
-from qbcompiler.quantization import bias_correction as module
+from qbcompiler.quantization import sweep as module
 from qbcompiler.quantization.bias_correction import _reach
 from qbcompiler.runtime import IntegerEngine
 from qbcompiler.runtime.float_engine import FloatEngine
@@ -143,7 +143,7 @@ def test_samples_are_spread_and_no_more_than_memory_holds(monkeypatch):
     correct_biases(graph, built(graph, data), Watched(data), BiasCorrection(4, 1, 0.5))
     assert set(asked) == {0, 2, 5, 7}
     asked.clear()
-    monkeypatch.setattr(module, "_SWEEP_BYTES", 1)
+    monkeypatch.setattr(module, "SWEEP_BYTES", 1)
     correct_biases(graph, built(graph, data), Watched(data), BiasCorrection(4, 1, 0.5))
     assert set(asked) == {0}
 

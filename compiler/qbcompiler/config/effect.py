@@ -63,6 +63,10 @@ def _applied(value: Any) -> bool:
     return bool(value["apply"])
 
 
+def _gpu(value: Any) -> bool:
+    return bool(value == "gpu")
+
+
 def _filled(value: Any) -> bool:
     return bool(value)
 
@@ -94,6 +98,9 @@ ACTED_ON: tuple[str, ...] = (
     "/calibration/layerOverrides",
     "/calibration/maxSampleSizeForQuantScheme",  # bit.auto compares schemes
     "/layerBiasCorrection",
+    "/hessianQuant/apply",
+    "/hessianQuant/attributes",
+    "/searchWeightScale/apply",
     "/bit/layerOverrides/activation16Bits",
     "/bit/layerOverrides/weight16Bits",
     "/bit/layerOverrides/weight8Bits",
@@ -162,8 +169,9 @@ GAPS: tuple[Gap, ...] = (
         "uint8 inputs are not available yet: the package takes the model's own input type",
         _applied,
     ),
-    Gap("/hessianQuant", "warning", "weights are rounded to the nearest value", _applied),
-    Gap("/searchWeightScale", "warning", "weight scales come from the largest weight", _applied),
+    Gap("/hessianQuant/hessianDtype", "warning", "the sums are kept exactly"),
+    Gap("/hessianQuant/accumulationDevice", "warning", "only the CPU compiles", _gpu),
+    Gap("/searchWeightScale/transformer", "warning", "every layer with weights is searched"),
     Gap(
         "/mod", "warning", "training is not available; the model is quantized without it", _applied
     ),

@@ -67,10 +67,12 @@ def quantize_linear(
     source: QuantParams,
     out: QuantParams,
     bits: int = 8,
+    steps: Float64 | None = None,
 ) -> LinearParts:
     """Quantize weights symmetrically, one scale for each output channel.
 
-    The scale is ``max|w| / qmax``, raised where the bias or the accumulator would not fit:
+    The scale is ``max|w| / qmax``, or what ``steps`` wants, raised where the bias or the
+    accumulator would not fit:
     ``sum|w_q| * max|x_q - z| + |bias_q|`` is at most 2^31 - 1, or 2^46 - 1 where weights or input
     have 16 bits, for every channel of the result, whatever the input.
 
@@ -79,6 +81,8 @@ def quantize_linear(
         bias: [output channels], real; None for zero.
         source, out: grids of input and output.
         bits: 4, 8 or 16.
+        steps: [output channels], scales to take in place of those that the largest weight gives;
+            what they do not reach is clipped.
 
     Raises:
         ValueError: a weight or bias is not finite, or the bit width is not served.
@@ -92,13 +96,13 @@ def quantize_linear(
     if not (np.isfinite(rows).all() and np.isfinite(offset).all()):
         raise ValueError("the weights or the bias hold a value that is not finite")
     qmax = (1 << (bits - 1)) - 1
-    peak = np.abs(rows).max(axis=1, initial=0.0)
+    wanted = np.abs(rows).max(axis=1, initial=0.0) / qmax if steps is None else steps
     nudge = 1.0 + 2.0 ** (1 - SCALE_BITS)  # rounding the scale must not undo a raise
     raised = np.maximum(
         np.abs(offset) * (nudge / (source.scale * ((limit + 1) / 2))),
         out.scale / source.scale * finest,
     )
-    scales = round_scales(np.maximum(peak / qmax, raised))
+    scales = round_scales(np.maximum(wanted, raised))
     span = span_of(source)
     while True:
         weight = np.clip(np.rint(rows / scales[:, None]), -qmax, qmax)

@@ -17,7 +17,9 @@ from .quantize import RangeSource, grid_classes, quantize
 from .sensitivity import Sensitivity, measure_sensitivity, rounded_values, weighted_layers
 from .settings import QuantSettings
 from .summary import layer_summaries
+from .sweep import Samples
 from .validate import Accuracy, LayerAccuracy, OutputAccuracy, validate
+from .weight_methods import WeightChange, WeightMethods, improve_weights
 
 __all__ = [
     "Accuracy",
@@ -32,12 +34,16 @@ __all__ = [
     "QuantSettings",
     "Range",
     "RangeSource",
+    "Samples",
     "Sensitivity",
     "Unit",
+    "WeightChange",
+    "WeightMethods",
     "apply_plan",
     "choose_steps",
     "correct_biases",
     "grid_classes",
+    "improve_weights",
     "integer_refusals",
     "layer_summaries",
     "list_units",

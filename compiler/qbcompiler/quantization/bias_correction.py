@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,20 +28,19 @@ from ..ops.common import span_of
 from ..ops.fixedpoint import SCALE_BITS
 from ..ops.weights import ACC_LIMIT, WIDE_ACC_LIMIT
 from ..runtime.float_engine import FloatEngine
-from ..runtime.integer_engine import IntegerEngine, to_integers, to_real
+from ..runtime.integer_engine import to_real
 from .plan import gives_way
+from .sweep import Sample, Samples, Sweep, fitting
 
 if TYPE_CHECKING:
     from ..config import CompileConfig
 
-__all__ = ["BiasCorrection", "Samples", "correct_biases"]
+__all__ = ["BiasCorrection", "correct_biases"]
 
 Float64 = NDArray[np.float64]
-Sample = Mapping[str, Array]
 Progress = Callable[[int, int], None]
 
 _GROUP_BYTES = 256 << 20
-_SWEEP_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -66,18 +65,6 @@ class BiasCorrection:
             return None
         a = section.attributes
         return cls(a.num_samples, a.iterations, a.correction_rate)
-
-
-class Samples(Protocol):
-    """Inputs of the body by name, made when asked for."""
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        ...
-
-    def __getitem__(self, index: int, /) -> Sample:
-        """Return one."""
-        ...
 
 
 def correct_biases(
@@ -107,7 +94,7 @@ def correct_biases(
     """
     specs = registry or default_registry()
     layers = [layer for layer in int_graph.layers if _has_bias(layer)]
-    count = _fitting(int_graph, min(settings.samples, len(samples)))
+    count = fitting(int_graph, min(settings.samples, len(samples)))
     if not layers or not count or settings.rate <= 0:
         return 0
     used = [i * len(samples) // count for i in range(count)]
@@ -116,7 +103,7 @@ def correct_biases(
     expected = _float_means(graph, int_graph, axes, [samples[i] for i in used], registry)
     steps = settings.iterations * len(int_graph.layers)
     for round_ in range(settings.iterations):
-        sweep = _Sweep(int_graph, [samples[i] for i in used], threads, registry)
+        sweep = Sweep(int_graph, [samples[i] for i in used], threads, registry)
         for index, layer in enumerate(int_graph.layers):
             made = sweep.run(index)
             name = layer.outputs[0]
@@ -155,55 +142,6 @@ def _float_means(
                 # what the grid cuts off, the clamp that reads it would
                 found.add(name, _within(real, quant) if name in clipped else real)
     return found
-
-
-class _Sweep:
-    """Runs a graph layer by layer, each on all samples before the next."""
-
-    def __init__(
-        self,
-        graph: IntGraph,
-        samples: Sequence[Sample],
-        threads: int,
-        registry: Registry | None,
-    ) -> None:
-        self._engine = IntegerEngine(graph, threads, registry=registry)
-        self._graph = graph
-        self._last = _last_use(graph)
-        self._live = [
-            {n: to_integers(np.asarray(sample[n]), graph.values[n]) for n in graph.inputs}
-            for sample in samples
-        ]
-
-    def run(self, index: int) -> list[dict[str, Array]]:
-        """Return what a layer makes of each sample."""
-        return [self._engine.run_layer(index, live) for live in self._live]
-
-    def keep(self, index: int, made: Sequence[Mapping[str, Array]]) -> None:
-        """Hold a layer's outputs for those who read them; let go of what nobody reads any more."""
-        for live, outputs in zip(self._live, made, strict=True):
-            live.update(outputs)
-            for name in (*self._graph.layers[index].inputs, *outputs):
-                if self._last.get(name, -1) <= index:
-                    live.pop(name, None)
-
-
-def _last_use(graph: IntGraph) -> dict[str, int]:
-    return {n: i for i, layer in enumerate(graph.layers) for n in layer.inputs if n}
-
-
-def _fitting(graph: IntGraph, count: int) -> int:
-    """Return how many samples' tensors may be held at once, of ``count``."""
-    last = _last_use(graph)
-    live = {n: graph.values[n].type.nbytes for n in graph.inputs}
-    peak = 0
-    for index, layer in enumerate(graph.layers):
-        live.update((n, graph.values[n].type.nbytes) for n in layer.outputs if n)
-        peak = max(peak, sum(live.values()))
-        for name in (*layer.inputs, *layer.outputs):
-            if last.get(name, -1) <= index:
-                live.pop(name, None)
-    return min(count, max(1, _SWEEP_BYTES // max(peak, 1)))
 
 
 class _Means:

@@ -62,6 +62,7 @@ def build_report(
     reuse: Mapping[str, Any] | None = None,
     estimate: Mapping[str, Any] | None = None,
     auto_bits: Mapping[str, Any] | None = None,
+    refined: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the report as JSON data.
 
@@ -77,6 +78,7 @@ def build_report(
         estimate: cycles and memory by scheme, with what is assumed of the device.
         reuse: what was taken from earlier builds, such as calibration statistics.
         auto_bits: how ``bit.auto`` chose the layers with 16 bits.
+        refined: what was done to weights and biases with the samples.
     """
     errors = {a.name: a.as_dict() for a in accuracy.layers} if accuracy is not None else {}
     layers = []
@@ -106,6 +108,7 @@ def build_report(
         "reuse": dict(reuse or {}),
         "estimate": None if estimate is None else dict(estimate),
         "auto_bits": None if auto_bits is None else dict(auto_bits),
+        "refined": dict(refined or {}),
         "phases": {k: round(float(v), 3) for k, v in (phases or {}).items()},
         "worst_layers": {
             "accumulated": _worst(measured, "sqnr_db"),
