@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         mxq_compile_with_callback,
         read_provenance,
     )
+    from .compare import Setting, compare_settings, settings_of
     from .config import (
         BitConfig,
         CalibrationConfig,
@@ -55,8 +56,10 @@ __all__ = [
     "ResourceManagementConfig",
     "SaveSampleConfig",
     "SearchWeightScaleConfig",
+    "Setting",
     "Uint8InputConfig",
     "__version__",
+    "compare_settings",
     "dump_default_config",
     "get_body_subgraph",
     "list_presets",
@@ -67,10 +70,13 @@ __all__ = [
     "mxq_compile_from_source",
     "mxq_compile_with_callback",
     "read_provenance",
+    "settings_of",
 ]
 
 _HOMES = {
     "QbCompilerError": "errors",
+    "Setting": "compare",
+    "compare_settings": "compare",
     "get_body_subgraph": "api",
     "mblt_compile": "api",
     "mblt_compile_with_callback": "api",
@@ -79,6 +85,7 @@ _HOMES = {
     "mxq_compile_from_source": "api",
     "mxq_compile_with_callback": "api",
     "read_provenance": "api",
+    "settings_of": "compare",
 }
 
 

@@ -94,6 +94,7 @@ class _Search:
             search_steps,
             weighted_layers,
             wide_layers,
+            wide_share,
         )
 
         plan, body = self._plan, self._body
@@ -120,8 +121,7 @@ class _Search:
             lambda count: self._sqnr(self._quantize(choice.raised(count))),
         )
         final = self._quantize(choice.raised())
-        wide = sum(macs[i] for i in wide_layers(final))
-        return choice, sensitivity, wide / max(1, sum(macs))
+        return choice, sensitivity, wide_share(final, self.macs)
 
     def _quantize(self, raised: Sequence[Unit]) -> IntGraph:
         from .quantization import quantize

@@ -26,6 +26,7 @@ COMMANDS = [
     "compile",
     "parse",
     "quantize",
+    "compare",
     "dump-config",
     "presets",
     "devices",

@@ -33,6 +33,7 @@ _HOMES = {
     "compile": ("build", "run_compile"),
     "parse": ("build", "run_parse"),
     "quantize": ("build", "run_quantize"),
+    "compare": ("compare", "run_compare"),
     "dump-config": ("show", "run_dump_config"),
     "presets": ("show", "run_presets"),
     "devices": ("show", "run_devices"),

@@ -285,6 +285,43 @@ def _quantize(command: Parser) -> None:
     _records(command, report=True)
 
 
+def _compare(command: Parser) -> None:
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--model", metavar="FILE", help="the ONNX model")
+    source.add_argument("--mblt", metavar="FILE", help="the MBLT")
+    command.add_argument(
+        "--input-shape",
+        type=shape,
+        action="append",
+        metavar="NAME=DIMS",
+        help="shape of an input whose model leaves dimensions open; repeatable",
+    )
+    command.add_argument(
+        "--target-device",
+        action="append",
+        required=True,
+        metavar="NAME",
+        help="a target device; repeatable",
+    )
+    _offload(command)
+    _threads(command)
+    _calibration(command)
+    group = command.add_argument_group("settings to compare, each on every device")
+    group.add_argument(
+        "--config-preset",
+        action="append",
+        metavar="NAME",
+        help="a preset, or `default` for none; repeatable",
+    )
+    group.add_argument(
+        "--compile-config",
+        action="append",
+        metavar="FILE",
+        help="JSON or YAML, over the defaults; repeatable",
+    )
+    _listing(command)
+
+
 def _dump_config(command: Parser) -> None:
     command.add_argument(
         "--output", metavar="FILE", required=True, help="the .json, .yaml or .yml file to write"
@@ -358,6 +395,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "compile": ("compile a source model to an MXQ", _compile),
     "parse": ("parse a source model to an MBLT", _parse),
     "quantize": ("quantize an MBLT to an MXQ", _quantize),
+    "compare": ("build several settings and compare what they keep and cost", _compare),
     "dump-config": ("write a configuration template with every field", _dump_config),
     "presets": ("list the configuration presets", _listing),
     "devices": ("list the target devices, their cores, schemes and gaps", _listing),

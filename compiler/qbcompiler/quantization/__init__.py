@@ -10,6 +10,7 @@ from .bit_choice import (
     list_units,
     search_steps,
     wide_layers,
+    wide_share,
 )
 from .metrics import Agreement, Difference
 from .plan import GridPlan, Range, plan_grids
@@ -55,4 +56,5 @@ __all__ = [
     "validate",
     "weighted_layers",
     "wide_layers",
+    "wide_share",
 ]

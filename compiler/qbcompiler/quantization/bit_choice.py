@@ -37,6 +37,7 @@ __all__ = [
     "list_units",
     "search_steps",
     "wide_layers",
+    "wide_share",
 ]
 
 _WORTH = 1e-3
@@ -303,6 +304,17 @@ def wide_layers(int_graph: IntGraph) -> list[int]:
         ):
             found.append(index)
     return found
+
+
+def wide_share(int_graph: IntGraph, macs: Mapping[str, int]) -> float:
+    """Return the share of multiply-adds in such layers.
+
+    Args:
+        int_graph: the integer graph.
+        macs: multiply-adds by layer; what is not in it has none.
+    """
+    counts = [macs.get(layer.name, 0) for layer in int_graph.layers]
+    return sum(counts[i] for i in wide_layers(int_graph)) / max(1, sum(counts))
 
 
 def _best(measured: Mapping[int, float]) -> int:
