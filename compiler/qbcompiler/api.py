@@ -98,6 +98,8 @@ def mxq_compile_from_source(model: Any, **options: Unpack[CompileOptions]) -> Bu
     reporter = plan.reporter
     reporter.status("started", message=f"Compiling {_label(model)} for {device.name}")
     _save_config(plan)
+    if options.get("server"):
+        return _remote(plan, "compile", model, output, {"mblt": mblt_path})
     with reporter.phase("parse"):
         source, graph, meta = _parse(plan, model)
         from .package import mblt_manifest, write_mblt
@@ -165,6 +167,8 @@ def mxq_compile_from_mblt(mblt: StrPath, **options: Unpack[CompileOptions]) -> B
         reporter = plan.reporter
         reporter.status("started", message=f"Quantizing {Path(mblt).name} for {device.name}")
         _save_config(plan)
+        if options.get("server"):
+            return _remote(plan, "quantize", mblt, output, {})
         with reporter.phase("parse", "Reading the MBLT"):
             manifest: Mapping[str, Any] = opened.manifest
             opened.verify()
@@ -208,6 +212,8 @@ def mblt_compile(
         check_input(model, "model")
     reporter = plan.reporter
     reporter.status("started", message=f"Parsing {_label(model)}")
+    if options.get("server"):
+        return _remote(plan, "parse", model, output, {})
     with reporter.phase("parse"):
         _, graph, meta = _parse(plan, model)
     with reporter.phase("store"):
@@ -437,6 +443,30 @@ def _quantize(
     return _finish(plan, output, files, summary)
 
 
+def _remote(
+    plan: Plan, command: str, model: Any, output: Path, more: Mapping[str, StrPath | None]
+) -> BuildResult:
+    """Have the build made by a server; write the files that it would have written here."""
+    from .client import remote_build
+
+    kind = "mblt" if command == "parse" else "mxq"
+    options = plan.options
+    paths = {
+        kind: output,
+        **more,
+        "report": options.get("report_path"),
+        "validation": options.get("validation_save_path"),
+    }
+    wanted = {kind: path for kind, path in paths.items() if path is not None}
+    files, summary = remote_build(plan, command, model, wanted)
+    identity = read_provenance(output)["compiler"]
+    files.append(_provenance(plan, command, output, files[0], _label(model), identity))
+    config_path = options.get("config_save_path")
+    if config_path is not None:
+        files.append(file_entry("config", config_path))
+    return _finish(plan, output, files, summary)
+
+
 def _open_dataset(plan: Plan, specs: Any) -> Dataset:
     from .calibration import RandomSpec, open_dataset
 
@@ -572,7 +602,12 @@ def _manifest_of(mblt: StrPath) -> dict[str, Any]:
 
 
 def _provenance(
-    plan: Plan, command: str, output: Path, entry: Mapping[str, Any], model: str | None
+    plan: Plan,
+    command: str,
+    output: Path,
+    entry: Mapping[str, Any],
+    model: str | None,
+    compiler: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     from .package import compiler_identity
 
@@ -590,7 +625,7 @@ def _provenance(
         compile_config=(
             Path(configuration).name if isinstance(configuration, (str, os.PathLike)) else None
         ),
-        compiler=compiler_identity(),
+        compiler=compiler_identity() if compiler is None else compiler,
     )
     return file_entry("provenance", path)
 

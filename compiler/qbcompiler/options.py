@@ -68,6 +68,8 @@ class ParseOptions(TypedDict, total=False):
         source_revision, labels: recorded beside the output.
         threads: threads to compute with; changes no byte of any output.
         reporter: takes progress, log and result.
+        server: address of a compile server that makes the build; the files come here.
+        token: its bearer token; by default ``QB_TOKEN`` or the one that was kept.
     """
 
     backend: str
@@ -95,6 +97,8 @@ class ParseOptions(TypedDict, total=False):
     external_data_dir: StrPath | None
     threads: int | None
     reporter: Reporter | None
+    server: str | None
+    token: str | None
     calibration_config: CalibrationConfig | None
     bit_config: BitConfig | None
     preprocessing_config: PreprocessingConfig | None

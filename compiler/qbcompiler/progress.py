@@ -21,6 +21,7 @@ __all__ = [
     "JSONL_VARIABLE",
     "PHASES",
     "CallbackReporter",
+    "Choice",
     "JsonlReporter",
     "Level",
     "Phase",
@@ -35,16 +36,22 @@ __all__ = [
 JSONL_VARIABLE = "QBCOMPILER_JSONL"
 """Environment variable: 1, true, yes or on asks for the JSON-lines protocol on standard output."""
 
-Phase = Literal["parse", "calibrate", "quantize", "codegen", "verify", "store"]
+Phase = Literal[
+    "upload", "parse", "calibrate", "quantize", "codegen", "verify", "store", "download"
+]
 State = Literal["started", "phase", "finished"]
 Level = Literal["info", "warning", "error"]
+Choice = Literal["follow", "cancel", "leave"]
 
 PHASES: tuple[Phase, ...] = ("parse", "calibrate", "quantize", "codegen", "verify", "store")
+"""The phases of a build; one on a server has an upload before and a download behind them."""
 
 ProgressCallback = Callable[[Mapping[str, Any]], object]
 """Called with each protocol message as a map."""
 
 _TITLES: Mapping[str, str] = {
+    "upload": "Uploading, KiB",
+    "download": "Downloading, KiB",
     "parse": "Parsing",
     "calibrate": "Calibrating",
     "quantize": "Quantizing",
@@ -126,6 +133,10 @@ class Reporter:
     def error(self, error: QbCompilerError) -> None:
         """Hand over the failure."""
         self.emit({"type": "error", **error.as_dict()})
+
+    def interrupted(self, job: str) -> Choice:
+        """Return what to do with a job on a server after Ctrl-C: without a reader, leave it be."""
+        return "leave"
 
     def close(self) -> None:
         """Leave the output in order, a progress bar for one."""
@@ -262,6 +273,25 @@ class TerminalReporter(Reporter):
         task = self._task(name)
         total = self._bar.tasks[task].total or 1
         self._bar.update(task, total=total, completed=total)
+
+    def interrupted(self, job: str) -> Choice:
+        """Ask on the terminal."""
+        self._bar.stop()
+        self._console.print(
+            f"Job {job} is on the server. [c]ancel it, [l]eave it running, or go on? [c/l/Enter] ",
+            end="",
+            markup=False,
+        )
+        try:
+            answer = sys.stdin.readline().strip().lower()
+        except KeyboardInterrupt:
+            answer = "l"
+        if answer in ("c", "cancel"):
+            return "cancel"
+        if answer in ("l", "leave"):
+            return "leave"
+        self._bar.start()
+        return "follow"
 
     def close(self) -> None:
         """Leave the bars as they are and give the terminal back."""

@@ -43,6 +43,12 @@ _HOMES = {
     "export": ("files", "run_export"),
     "run": ("files", "run_run"),
     "check": ("show", "run_check"),
+    "jobs": ("remote", "run_jobs"),
+    "attach": ("remote", "run_attach"),
+    "fetch": ("remote", "run_fetch"),
+    "cancel": ("remote", "run_cancel"),
+    "login": ("remote", "run_login"),
+    "logout": ("remote", "run_logout"),
 }
 
 _WRITE_ERRNOS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from typing import Any, cast
@@ -91,6 +92,9 @@ def _options(args: Namespace, reporter: Reporter) -> CompileOptions:
         options["input_shape_dict"] = dict(args.input_shape)
     if given.get("label"):
         options["labels"] = dict(args.label)
+    if not given.get("local") and not given.get("estimate_only"):
+        options["server"] = given.get("server") or os.environ.get("QB_SERVER") or None
+        options["token"] = given.get("token")
     return cast(CompileOptions, options)
 
 

@@ -17,7 +17,8 @@ Handler = Callable[[argparse.Namespace, Any], int]
 
 _EPILOG = """\
 exit codes: 0 done, 2 bad arguments, 3 the model or the data is at fault,
-4 the output cannot be written, 5 out of memory or time, 70 a fault of ours.
+4 the output cannot be written, 5 out of memory or time, 70 a fault of ours;
+with a compile server also 69 it cannot be reached or is at fault.
 
 QBCOMPILER_JSONL=1 writes progress and result as one JSON object a line.
 """
@@ -240,6 +241,25 @@ def _threads(command: Parser) -> None:
     )
 
 
+def _build_server(command: Parser) -> None:
+    group = command.add_argument_group("compile server")
+    _server_options(group)
+    group.add_argument("--local", action="store_true", help="compile here, whatever QB_SERVER says")
+
+
+def _server_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--server",
+        metavar="URL",
+        help="address of the compile server (default: QB_SERVER)",
+    )
+    group.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help="its bearer token (default: QB_TOKEN, else the one that `login` kept)",
+    )
+
+
 # -- commands -------------------------------------------------------------------------------
 
 
@@ -258,6 +278,7 @@ def _compile(command: Parser) -> None:
     _calibration(command)
     _configuration(command, save=True)
     _records(command, report=True)
+    _build_server(command)
 
 
 def _parse(command: Parser) -> None:
@@ -269,6 +290,7 @@ def _parse(command: Parser) -> None:
     )
     _configuration(command, save=False)
     _records(command, report=False)
+    _build_server(command)
 
 
 def _quantize(command: Parser) -> None:
@@ -283,6 +305,7 @@ def _quantize(command: Parser) -> None:
     _calibration(command)
     _configuration(command, save=True)
     _records(command, report=True)
+    _build_server(command)
 
 
 def _compare(command: Parser) -> None:
@@ -385,6 +408,60 @@ def _check(command: Parser) -> None:
     _listing(command)
 
 
+def _job(command: Parser) -> None:
+    command.add_argument("job", metavar="JOB", help="id of the job")
+    _server_options(command.add_argument_group("compile server"))
+
+
+def _outputs(command: Parser) -> None:
+    group = command.add_argument_group("files")
+    where = group.add_mutually_exclusive_group()
+    where.add_argument("--output", metavar="FILE", help="where the MXQ (of a parse: MBLT) goes")
+    where.add_argument(
+        "--output-dir", metavar="DIR", help="folder for all files of the job; made if needed"
+    )
+
+
+def _jobs(command: Parser) -> None:
+    command.add_argument(
+        "--state",
+        action="append",
+        choices=("queued", "running", "succeeded", "failed", "cancelled", "timed_out"),
+        help="only jobs in this state; repeatable",
+    )
+    command.add_argument(
+        "--label", type=key_value, action="append", metavar="KEY=VALUE", help="only with this label"
+    )
+    command.add_argument(
+        "--limit", type=_positive, default=20, metavar="N", help="at most so many (default: 20)"
+    )
+    _listing(command)
+    _server_options(command.add_argument_group("compile server"))
+
+
+def _attach(command: Parser) -> None:
+    _job(command)
+    _outputs(command)
+
+
+def _fetch(command: Parser) -> None:
+    _job(command)
+    _outputs(command)
+
+
+def _login(command: Parser) -> None:
+    command.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="file with the token (default: asked for, or read from standard input)",
+    )
+    command.add_argument("--server", metavar="URL", help="the server (default: QB_SERVER)")
+
+
+def _logout(command: Parser) -> None:
+    command.add_argument("--server", metavar="URL", help="the server (default: QB_SERVER)")
+
+
 def _one_file(command: Parser) -> None:
     group = command.add_mutually_exclusive_group(required=True)
     group.add_argument("--mblt", metavar="FILE", help="an MBLT")
@@ -405,6 +482,12 @@ _COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "export": ("write an MBLT (float) or MXQ (quantized) as standard ONNX", _export),
     "run": ("run an MXQ or MBLT in the reference runtime", _run),
     "check": ("check the environment, and a package", _check),
+    "jobs": ("list the jobs of a compile server", _jobs),
+    "attach": ("follow a job of a compile server to its end", _attach),
+    "fetch": ("bring the files of a job that succeeded", _fetch),
+    "cancel": ("cancel a job of a compile server", _job),
+    "login": ("keep a token for a compile server", _login),
+    "logout": ("forget the token of a compile server", _logout),
 }
 
 
