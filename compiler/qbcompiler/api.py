@@ -353,6 +353,7 @@ def _quantize(
     from .refine import refine
     from .report import build_report, write_report
     from .reuse import observe
+    from .transform import transform
 
     config, reporter, device = plan.config, plan.reporter, plan.target
     body = graph.body
@@ -361,7 +362,10 @@ def _quantize(
     with reporter.phase("calibrate"):
         specs = specs_of_graph(graph.graph, config.image_channels or None)
         dataset = _open_dataset(plan, specs)
-        statistics = observe(plan, graph, manifest, dataset)
+        transformed = transform(plan, graph, dataset)
+        floats = transformed.graph
+        assert floats.body is not None
+        statistics = observe(plan, floats, manifest, dataset, transformed.digest)
         record = CalibrationRecord(
             digest=dataset.digest(),
             samples=len(dataset),
@@ -371,16 +375,16 @@ def _quantize(
         for warning in dataset.warnings:
             reporter.warning(warning)
     with reporter.phase("quantize"):
-        plan, chosen_bits = choose_bits(plan, graph, statistics, dataset)
+        plan, chosen_bits = choose_bits(plan, floats, statistics, dataset)
         config = plan.config
         if chosen_bits is not None:
             _save_config(plan)
-        int_graph = quantize(body, statistics, config, device)
-        refined = refine(plan, graph, int_graph, dataset)
+        int_graph = quantize(floats.body, statistics, config, device)
+        refined = refine(plan, floats, int_graph, dataset)
     with reporter.phase("codegen"):
         cost = estimate(body, device, plan.schemes)
     with reporter.phase("verify"):
-        accuracy = _validate(plan, graph, int_graph, dataset)
+        accuracy = _validate(plan, transformed.reference, int_graph, dataset)
         samples_path = plan.options.get("validation_save_path")
         if samples_path is not None:
             files.append(file_entry("validation", samples_path))
@@ -434,6 +438,7 @@ def _quantize(
             estimate=cost.as_dict(),
             auto_bits=chosen_bits,
             refined=refined,
+            transforms=transformed.report,
         )
         write_report(report_path, report)
         files.append(file_entry("report", report_path))

@@ -21,7 +21,11 @@ CACHE_VARIABLE = "QBCOMPILER_CACHE_DIR"
 
 
 def observe(
-    plan: Plan, graph: PartitionedGraph, manifest: Mapping[str, Any], dataset: Dataset
+    plan: Plan,
+    graph: PartitionedGraph,
+    manifest: Mapping[str, Any],
+    dataset: Dataset,
+    transformed: str = "",
 ) -> Statistics:
     """Observe the body's activations, or take what the cache has of this model and this data.
 
@@ -32,6 +36,7 @@ def observe(
         graph: the partitioned float graph, with a body.
         manifest: its MBLT manifest, whose section digests name graph and weights.
         dataset: the samples.
+        transformed: digest of what transforms made of the weights; empty where nothing changed.
     """
     from .quantization.observers import (
         CalibrationSettings,
@@ -53,7 +58,7 @@ def observe(
         )
     cache = StatisticsCache(
         folder,
-        model=json.dumps(manifest["sections"], sort_keys=True),
+        model=json.dumps(manifest["sections"], sort_keys=True) + transformed,
         data=dataset.digest(),
         runtime=float_engine_version(),
     )

@@ -101,6 +101,7 @@ ACTED_ON: tuple[str, ...] = (
     "/hessianQuant/apply",
     "/hessianQuant/attributes",
     "/searchWeightScale/apply",
+    "/equivalentTransformation/crossLayerEqualization",
     "/bit/layerOverrides/activation16Bits",
     "/bit/layerOverrides/weight16Bits",
     "/bit/layerOverrides/weight8Bits",
@@ -193,7 +194,6 @@ GAPS: tuple[Gap, ...] = (
             "spinR2",
             "qkRotation",
             "optimizeFfn",
-            "crossLayerEqualization",
             "feedForwardMultiLut",
             "flattenQuant",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .attrs import Attrs
 from .types import Array, TensorType
@@ -261,6 +261,19 @@ class Graph:
             while len(node.outputs) > 1 and not node.outputs[-1]:
                 node.outputs.pop()
         return len(dead)
+
+    def with_constants(self, data: Mapping[str, Array]) -> Graph:
+        """Return this graph with other data for some of its constants; all else is shared.
+
+        Neither of the two graphs is to be changed afterwards.
+        """
+        values = dict(self.values)
+        for name, array in data.items():
+            old = values[name]
+            if old.data is None or old.data.shape != array.shape or old.data.dtype != array.dtype:
+                raise ValueError(f"{name!r} is not a constant of this shape and type")
+            values[name] = Value(name, old.type, array)
+        return replace(self, values=values)
 
     def sort(self, wanted: Mapping[str, int] | None = None) -> None:
         """Put the nodes into topological order, stable with respect to the present order.

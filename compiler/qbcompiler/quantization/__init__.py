@@ -12,6 +12,7 @@ from .bit_choice import (
     wide_layers,
     wide_share,
 )
+from .equalize import Equalization, Link, equalize, find_links
 from .metrics import Agreement, Difference
 from .plan import GridPlan, Range, plan_grids
 from .quantize import RangeSource, grid_classes, quantize
@@ -29,8 +30,10 @@ __all__ = [
     "BiasCorrection",
     "Choice",
     "Difference",
+    "Equalization",
     "GridPlan",
     "LayerAccuracy",
+    "Link",
     "OutputAccuracy",
     "QuantSettings",
     "Range",
@@ -43,6 +46,8 @@ __all__ = [
     "apply_plan",
     "choose_steps",
     "correct_biases",
+    "equalize",
+    "find_links",
     "grid_classes",
     "improve_weights",
     "integer_refusals",

@@ -63,6 +63,7 @@ def build_report(
     estimate: Mapping[str, Any] | None = None,
     auto_bits: Mapping[str, Any] | None = None,
     refined: Mapping[str, Any] | None = None,
+    transforms: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the report as JSON data.
 
@@ -79,6 +80,7 @@ def build_report(
         reuse: what was taken from earlier builds, such as calibration statistics.
         auto_bits: how ``bit.auto`` chose the layers with 16 bits.
         refined: what was done to weights and biases with the samples.
+        transforms: what was done to the float model before calibration.
     """
     errors = {a.name: a.as_dict() for a in accuracy.layers} if accuracy is not None else {}
     layers = []
@@ -109,6 +111,7 @@ def build_report(
         "estimate": None if estimate is None else dict(estimate),
         "auto_bits": None if auto_bits is None else dict(auto_bits),
         "refined": dict(refined or {}),
+        "transforms": dict(transforms or {}),
         "phases": {k: round(float(v), 3) for k, v in (phases or {}).items()},
         "worst_layers": {
             "accumulated": _worst(measured, "sqnr_db"),
