@@ -271,6 +271,12 @@ class BitConfig(Section):
     layer_overrides: _BitOverrides = Field(
         default_factory=_BitOverrides, description="Bits of single layers."
     )
+    inner_activations: Literal[8, 16] = Field(
+        default=8,
+        description="Bits of a tensor that a convolution, a matrix product or a function makes and "
+        "one elementwise function alone reads: it stays inside the accelerator's pipeline, so 16 "
+        "bits there widen no multiply-add.",
+    )
     auto: _AutoBits = Field(
         default_factory=_AutoBits,
         description="Let the compiler choose the layers that get 16 bits; the configuration that "

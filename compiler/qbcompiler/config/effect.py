@@ -107,6 +107,7 @@ ACTED_ON: tuple[str, ...] = (
     "/bit/layerOverrides/weight8Bits",
     "/bit/layerOverrides/weight4Bits",
     "/bit/auto",
+    "/bit/innerActivations",
 )
 """Fields that have their effect, apart from the values that ``GAPS`` names."""
 

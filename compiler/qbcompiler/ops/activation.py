@@ -269,6 +269,9 @@ class PRelu(OpSpec[NoAttrs]):
     attrs_type = NoAttrs
     onnx = ("PRelu",)
 
+    def is_pointwise(self, attrs: NoAttrs) -> bool:
+        return True
+
     def infer(self, attrs: NoAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
         x, slope = require(inputs, 0), require(inputs, 1)
         require_float(x)

@@ -82,6 +82,9 @@ class ReversibleAttrs(Attrs):
 class _Affine(OpSpec[Attrs]):
     """What layers of the form ``k * x + c`` share at run time."""
 
+    def is_pointwise(self, attrs: Attrs) -> bool:
+        return True
+
     def unsupported(self, node: Node, graph: Graph) -> str | None:
         for name in node.inputs[1:]:
             data = graph.values[name].data
@@ -231,6 +234,9 @@ class DivConstant(_WithConstant):
     attrs_type = ReversibleAttrs
     onnx = ("Div", "Reciprocal")
     exported = "Div"
+
+    def is_pointwise(self, attrs: Attrs) -> bool:
+        return not getattr(attrs, "reverse", False)
 
     def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
         if node.op_type == "Div":

@@ -102,6 +102,9 @@ class Unary(OpSpec[A]):
     def unsupported(self, node: Node, graph: Graph) -> str | None:
         return integer_reason(node, graph)
 
+    def is_pointwise(self, attrs: A) -> bool:
+        return self.is_smooth(attrs)
+
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         attrs = self.attrs_of(node)
         source, out = grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])

@@ -370,6 +370,13 @@ class OpSpec(Generic[A]):
         """
         return self.rule
 
+    def is_pointwise(self, attrs: A) -> bool:
+        """Whether each element of the output depends on that element of input 0 alone.
+
+        The integer form then takes 16 bits in and gives 8, and every other pair.
+        """
+        return False
+
     def infer(self, attrs: A, inputs: Sequence[Value | None]) -> list[TensorType]:
         """Return the output types. ValueError (one line, no layer name) when inputs do not fit."""
         raise TypeError(f"{self.name} lacks a shape rule")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..ir import Graph, IntGraph
 from ..ops import Registry
 from .apply import apply_plan
+from .inner import inner_values
 from .plan import GridPlan, Range, plan_grids
 from .settings import QuantSettings
 
@@ -78,13 +79,20 @@ def quantize(
 def _plan(
     graph: Graph, statistics: RangeSource, settings: QuantSettings, registry: Registry | None
 ) -> GridPlan:
+    def planned(bits: Mapping[str, int]) -> GridPlan:
+        return plan_grids(
+            graph,
+            statistics.ranges,
+            method_of=settings.method_of,
+            input_method=settings.method,
+            bits=bits,
+            wide_ranges=statistics.ranges_for(16) if bits else None,
+            registry=registry,
+        )
+
     bits = settings.activation_bits(graph)
-    return plan_grids(
-        graph,
-        statistics.ranges,
-        method_of=settings.method_of,
-        input_method=settings.method,
-        bits=bits,
-        wide_ranges=statistics.ranges_for(16) if bits else None,
-        registry=registry,
-    )
+    plan = planned(bits)
+    if settings.inner_bits == 8:
+        return plan
+    inner = inner_values(graph, plan.classes, registry)
+    return planned({**bits, **dict.fromkeys(inner, settings.inner_bits)}) if inner else plan

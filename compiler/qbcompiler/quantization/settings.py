@@ -38,12 +38,14 @@ class QuantSettings:
         weight_bits: ``(bits, names or globs)``; the most bits that match count, else 8.
         wide_activations: names or globs of layers whose outputs have 16 bits; a model input of
             such a name has 16 bits too.
+        inner_bits: bits of tensors that one elementwise function alone reads.
     """
 
     method: int = 0
     methods: Mapping[str, int] = field(default_factory=dict)
     weight_bits: Sequence[tuple[int, Sequence[str]]] = ()
     wide_activations: Sequence[str] = ()
+    inner_bits: int = 8
 
     @classmethod
     def from_config(cls, config: CompileConfig) -> QuantSettings:
@@ -58,6 +60,7 @@ class QuantSettings:
                 (4, tuple(overrides.weight_4bits)),
             ),
             wide_activations=tuple(overrides.activation_16bits),
+            inner_bits=config.bit.inner_activations,
         )
 
     def method_of(self, node: Node) -> int:
