@@ -74,9 +74,10 @@ class _Search:
         from .runtime.pipeline import BodyInputs
 
         self._plan, self._body, self._statistics, self._wanted = plan, body, statistics, wanted
-        inputs = BodyInputs(graph.head, body.inputs, dataset)
-        self.samples = min(wanted.samples, len(dataset))
-        self._inputs = [inputs[i * len(dataset) // self.samples] for i in range(self.samples)]
+        self._samples = BodyInputs(graph.head, body.inputs, dataset)
+        count = len(dataset)
+        self.samples = min(wanted.samples, count)
+        self._inputs = [self._samples[i * count // self.samples] for i in range(self.samples)]
         engine = FloatEngine(body, threads=1)
         self._expected = [engine.run(x) for x in self._inputs]
         self.macs: dict[str, int] = {}
@@ -98,7 +99,7 @@ class _Search:
         )
 
         plan, body = self._plan, self._body
-        base = self._quantize([])
+        base = self._build([])
         classes = grid_classes(body, self._statistics, plan.config)
         sensitivity = measure_sensitivity(
             body,
@@ -118,7 +119,7 @@ class _Search:
         choice.taken = search_steps(
             choice,
             self._wanted.aim_db,
-            lambda count: self._sqnr(self._quantize(choice.raised(count))),
+            lambda count: self._sqnr(self._build(choice.raised(count))),
         )
         final = self._quantize(choice.raised())
         return choice, sensitivity, wide_share(final, self.macs)
@@ -128,6 +129,21 @@ class _Search:
 
         config = _with_bits(self._plan.config, raised)
         return quantize(self._body, self._statistics, config, self._plan.device)
+
+    def _build(self, raised: Sequence[Unit]) -> IntGraph:
+        """Return the integer graph with the weights that the build will have, not its biases.
+
+        Correcting biases takes far longer than all else, and only adds to what is reached here.
+        """
+        from .quantization import WeightMethods, improve_weights
+
+        int_graph = self._quantize(raised)
+        methods = WeightMethods.from_config(self._plan.config)
+        if methods is not None:
+            improve_weights(
+                self._body, int_graph, self._samples, methods, threads=self._plan.threads
+            )
+        return int_graph
 
     def _served(self, units: list[Unit]) -> list[Unit]:
         """Leave out what an operator does not take with 16 bits."""
