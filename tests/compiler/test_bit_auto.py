@@ -269,3 +269,28 @@ def test_tensors_on_one_grid_are_raised_together() -> None:
     body = quantize(graph, statistics, raised)
     assert body.values["a.out"].quant.bits == body.values["b.out"].quant.bits == 16
     assert validate(graph, body, data).outputs[0].difference.count
+
+
+def test_bits_are_chosen_with_the_weights_that_the_build_will_have(
+    digits_cnn: Path, calibration: Path, tmp_path: Path
+) -> None:
+    found = []
+    for index, weights in enumerate(({}, {"hessianQuant": {"apply": True}})):
+        (tmp_path / str(index)).mkdir()
+        mxq_compile(
+            digits_cnn,
+            calib_data_path=calibration,
+            target_device="regulus-rb",
+            save_path=tmp_path / str(index) / "m.mxq",
+            report_path=tmp_path / str(index) / "r.json",
+            compile_config={
+                "calibration": {"method": 2},
+                "bit": {"auto": {"apply": True, "targetSqnr": 36.0}},
+                **weights,
+            },
+        )
+        report = json.loads((tmp_path / str(index) / "r.json").read_text())["auto_bits"]
+        found.append(
+            {r["name"]: r["sqnr_db"] for r in report["sensitivity"] if r["kind"] == "weight"}
+        )
+    assert any(found[0][name] != found[1][name] for name in found[0])
