@@ -216,7 +216,8 @@ def test_a_registered_name_is_unique() -> None:
 
 
 def test_every_name_is_on_the_public_list() -> None:
-    names = {s.name for s in SPECS} - {"Onnx"}
+    # two are ours: an operator that the IR does not model, and the opposite of OrderedPatchify
+    names = {s.name for s in SPECS} - {"Onnx", "PixelShuffle"}
     assert names <= set(PUBLIC.split())
 
 

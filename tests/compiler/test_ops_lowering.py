@@ -399,13 +399,29 @@ SHAPES = [
     Form("Expand", (8, 13), [(3, 1), i64(2, 1, 4)], {}, ["Expand"]),
     Form("Tile", (7, 13), [(2, 3), i64(2, 3)], {}, ["Reshape", "Expand", "Reshape"]),
     Form("DepthToSpace", (7, 11, 13), [(1, 8, 2, 3)], {"blocksize": 2}),
-    Form("DepthToSpace", (11, 13), [(1, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
+    Form(
+        "DepthToSpace", (11, 13), [(1, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}, ["PixelShuffle"]
+    ),
     Form(
         "SpaceToDepth",
         (7, 13),
         [(1, 3, 4, 6)],
         {"blocksize": 2},
-        ["Reshape", "Transpose", "Reshape"],
+        ["OrderedPatchify"],
+    ),
+    Form(
+        "RotaryEmbedding",
+        (23,),
+        [(1, 3, 5, 8), f32(1, 5, 4), f32(1, 5, 4)],
+        {"interleaved": 1},
+        ["RotaryEmbedding"],
+    ),
+    Form(
+        "RotaryEmbedding",
+        (23,),
+        [(1, 3, 5, 8), f32(16, 4), f32(16, 4), i64(3, 1, 4, 1, 5).reshape(1, 5)],
+        {},
+        ["RotaryEmbedding"],
     ),
     Form("Identity", (7, 13), [(2, 3)], {}, ["Identity"]),
     Form("Dropout", (7, 10, 12, 13), [(2, 3)], {}, ["Identity"]),

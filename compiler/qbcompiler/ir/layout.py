@@ -15,7 +15,18 @@ from .graph import Graph, Node
 __all__ = ["channel_last", "layout_name", "storage_orders"]
 
 _BREAKS = frozenset(
-    {"Einsum", "Expand", "Gather", "MatMul", "Reshape", "ReshapeV2", "Transpose", "Unsqueeze"}
+    {
+        "Einsum",
+        "Expand",
+        "Gather",
+        "HeaderView",
+        "HeaderViewRevert",
+        "MatMul",
+        "Reshape",
+        "ReshapeV2",
+        "Transpose",
+        "Unsqueeze",
+    }
 )
 """Operators that give dimensions another meaning even where the shape stays the same."""
 

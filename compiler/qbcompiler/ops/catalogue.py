@@ -31,11 +31,13 @@ from .pooling import GlobalAveragePooling, Pooling
 from .recurrent import GRU, LSTM, RNN
 from .reduce import ReduceL2, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 from .resize import Resize
+from .rotary import RotaryEmbedding
 from .shapes import Cast, Expand, Identity, Reshape, Transpose, Unsqueeze
 from .slicing import Concatenate, Gather, Slice
 from .softmax import LogSoftmax, Softmax
 from .spec import OpSpec
 from .unary import ACTIVATIONS
+from .views import HeaderView, HeaderViewRevert, OrderedPatchify, PixelShuffle
 
 __all__ = ["SPECS"]
 
@@ -65,6 +67,7 @@ SPECS: list[OpSpec[Any]] = [
     PRelu(),
     *ACTIVATIONS,
     *FUNCTIONS,
+    RotaryEmbedding(),
     Softmax(),
     LogSoftmax(),
     LayerNormalization(),
@@ -87,6 +90,10 @@ SPECS: list[OpSpec[Any]] = [
     Reshape(),
     Unsqueeze(),
     Transpose(),
+    HeaderView(),
+    HeaderViewRevert(),
+    PixelShuffle(),
+    OrderedPatchify(),
     Expand(),
     Identity(),
     Cast(),

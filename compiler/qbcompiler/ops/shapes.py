@@ -1,8 +1,7 @@
 """Operators that change a tensor's shape or order and keep its elements.
 
-``Reshape`` (also ONNX ``Flatten`` and ``Squeeze``), ``Unsqueeze``, ``Transpose`` (also
-``DepthToSpace`` and ``SpaceToDepth``, between two reshapes), ``Expand`` (also ``Tile``),
-``Identity``, ``Cast``.
+``Reshape`` (also ONNX ``Flatten`` and ``Squeeze``), ``Unsqueeze``, ``Transpose``, ``Expand`` (also
+``Tile``), ``Identity``, ``Cast``.
 """
 
 from __future__ import annotations
@@ -222,14 +221,11 @@ class TransposeAttrs(Attrs):
 
 
 class Transpose(Move[TransposeAttrs]):
-    """Reorders dimensions.
-
-    ONNX ``DepthToSpace`` and ``SpaceToDepth`` are reshape, transpose, reshape.
-    """
+    """Reorders dimensions."""
 
     name = "Transpose"
     attrs_type = TransposeAttrs
-    onnx = ("Transpose", "DepthToSpace", "SpaceToDepth")
+    onnx = ("Transpose",)
 
     def infer(self, attrs: TransposeAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
         x = require(inputs, 0)
@@ -241,33 +237,10 @@ class Transpose(Move[TransposeAttrs]):
         x = node.input(0)
         if x is None:
             return Refusal("it lacks an input")
-        if node.op_type != "Transpose":
-            return self._blocks(node, x, to)
         rank = x.type.rank
         perm = node.attrs.get("perm") or range(rank - 1, -1, -1)
         attrs = TransposeAttrs(tuple(normalize_axis(int(p), rank) for p in perm))
         return to.emit(self.name, attrs, [x])
-
-    def _blocks(self, node: SourceNode, x: Value, to: Lowering) -> list[Value] | Refusal:
-        if x.type.rank != 4:
-            return Refusal("its input is not an image")
-        b = int(node.attrs.get("blocksize", 1))
-        n, c, h, w = x.shape
-        apart: tuple[int, ...]
-        if node.op_type == "SpaceToDepth":
-            apart = (n, c, h // b, b, w // b, b)
-            depth_first = str(node.attrs.get("mode", "DCR")) == "DCR"
-            perm = (0, 3, 5, 1, 2, 4) if depth_first else (0, 1, 3, 5, 2, 4)
-            final = (n, c * b * b, h // b, w // b)
-        elif str(node.attrs.get("mode", "DCR")) == "DCR":
-            apart, perm = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
-            final = (n, c // (b * b), h * b, w * b)
-        else:
-            apart, perm = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
-            final = (n, c // (b * b), h * b, w * b)
-        value = to.emit("Reshape", ReshapeAttrs(apart), [x])[0]
-        value = to.emit(self.name, TransposeAttrs(perm), [value])[0]
-        return to.emit("Reshape", ReshapeAttrs(final), [value])
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
         to.emit("Transpose", node.inputs, node.outputs, perm=list(self.attrs_of(node).perm))

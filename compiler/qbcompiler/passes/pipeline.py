@@ -21,8 +21,10 @@ from .fuse_hard_swish import FuseHardSwish
 from .fuse_mish import FuseMish, FuseSoftplus
 from .fuse_norm import FuseLayerNorm, FuseRmsNorm
 from .fuse_qdq import FuseQdq
+from .fuse_rotary import FuseRotary
 from .fuse_softmax import FuseSoftmax
 from .fuse_swish import FuseSwish
+from .fuse_views import FuseBlocks, FuseHeaderView, FuseHeaderViewRevert
 from .merge_affine import MergeAffine
 from .merge_clips import MergeClips
 from .merge_slices import MergeSlices
@@ -41,6 +43,7 @@ PIPELINE: tuple[GraphPass, ...] = (
     MergeSlices(),
     DropExpands(),
     DropNanGuards(),
+    FuseRotary(),
     SumToMean(),
     KeepReducedDims(),
     FuseSoftmax(),
@@ -57,6 +60,9 @@ PIPELINE: tuple[GraphPass, ...] = (
     FoldAffineAfter(),
     FoldAffineBefore(),
     MergeAffine(),
+    FuseHeaderView(),
+    FuseHeaderViewRevert(),
+    FuseBlocks(),
     DeadCode("final_dead_code"),
 )
 
