@@ -136,6 +136,11 @@ class Settings(BaseSettings):
         description="Key of signed links, at least 32 characters. Embedded: made in the data "
         "folder when unset. Team: required.",
     )
+    provenance_key_file: Path | None = Field(
+        default=None,
+        description="Private ed25519 key (PEM) that signs provenance. Embedded: made in the data "
+        "folder when unset. Team: unset leaves statements unsigned.",
+    )
     tokens_required: bool = Field(
         default=False,
         description="Whether every call needs a bearer token. Without, only a loopback address "

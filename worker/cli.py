@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from service.settings import Mode, Settings, SettingsError
 
-from . import tokens
+from . import tokens, verify
 from .logs import set_up_logging
 
 __all__ = ["main"]
@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     migrate.set_defaults(run=_migrate)
     tokens.add_parser(commands, _EPILOG)
+    verify.add_parsers(commands, _EPILOG)
     doctor = commands.add_parser(
         "doctor", help="say what is missing and how to mend it", epilog=_EPILOG
     )

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from .body import extract_body as get_body_subgraph
+from .body import write_body
 from .config import dump_default_config, list_presets, write_config
 from .errors import ArgumentError, CalibrationDataError, CalibrationMissingError
 from .options import CompileOptions, ParseOptions, Plan, StrPath, make_plan
@@ -111,6 +113,7 @@ def mxq_compile_from_source(model: Any, **options: Unpack[CompileOptions]) -> Bu
             written = write_mblt(mblt_path, graph, meta)
             files.append(file_entry("mblt", mblt_path, written.sha256, written.size))
             manifest = _manifest_of(mblt_path)
+        files += _body(plan, graph, meta)
         del source
     return _quantize(plan, "compile", graph, manifest, output, files, _label(model))
 
@@ -178,7 +181,8 @@ def mxq_compile_from_mblt(mblt: StrPath, **options: Unpack[CompileOptions]) -> B
             else:
                 graph = partition(opened.graph, device, cpu_offload=offload)
                 manifest = retarget_manifest(manifest, graph)
-        return _quantize(plan, "quantize", graph, manifest, output, [], Path(mblt).name)
+            files = _body(plan, graph, opened.meta)
+        return _quantize(plan, "quantize", graph, manifest, output, files, Path(mblt).name)
 
 
 def mblt_compile(
@@ -220,6 +224,7 @@ def mblt_compile(
         written = write_mblt(output, graph, meta)
         files = [file_entry("mblt", output, written.sha256, written.size)]
         files.append(_provenance(plan, "parse", output, files[0], _label(model)))
+        files += _body(plan, graph, meta)
     body = sum(1 for row in graph.support if row.place == "body")
     summary = {
         "target_device": graph.device,
@@ -270,42 +275,6 @@ def read_provenance(path: StrPath) -> dict[str, Any]:
     if data["kind"] == "mxq":
         keys += ["schemes", "preset", "engine", "config", "calibration"]
     return {**{key: data[key] for key in keys}, "caller": read_sidecar(path)}
-
-
-def get_body_subgraph(mblt_path: StrPath, output_path: StrPath) -> Path:
-    """Write the NPU body of an MBLT as an MBLT of its own.
-
-    Its inputs are what the body reads; its calibration data has those names and shapes.
-
-    Raises:
-        ArgumentError: the MBLT has no body, or cannot be opened.
-        FormatError: the MBLT is damaged.
-        OutputWriteError: the output cannot be written.
-    """
-    from .devices import load_device
-    from .package import MbltMeta, read_mblt, write_mblt
-    from .partition import partition
-
-    check_input(mblt_path, "MBLT")
-    check_outputs({"the output": output_path}, [mblt_path])
-    with read_mblt(mblt_path) as opened:
-        opened.verify()
-        body = opened.partitioned.body
-        if body is None:
-            raise ArgumentError(
-                f"{os.fspath(mblt_path)} has no layer that runs on the NPU",
-                details={"path": os.fspath(mblt_path)},
-            )
-        name = opened.target_device
-        device = None if name is None else load_device(name)
-        meta = MbltMeta(
-            opened.meta.source_sha256,
-            opened.meta.producer,
-            opened.meta.opset,
-            {**opened.meta.parse_options, "part": "body"},
-        )
-        write_mblt(output_path, partition(body, device), meta)
-    return Path(output_path)
 
 
 # -- stages -------------------------------------------------------------------------------
@@ -461,6 +430,7 @@ def _remote(
         **more,
         "report": options.get("report_path"),
         "validation": options.get("validation_save_path"),
+        "body": options.get("body_save_path"),
     }
     wanted = {kind: path for kind, path in paths.items() if path is not None}
     files, summary = remote_build(plan, command, model, wanted)
@@ -528,6 +498,7 @@ def _output(
         **others,
         "the report": options.get("report_path"),
         "the validation samples": options.get("validation_save_path"),
+        "the NPU body": options.get("body_save_path"),
         "the saved configuration": options.get("config_save_path"),
     }
     configuration = options.get("compile_config")
@@ -597,6 +568,14 @@ def _save_config(plan: Plan) -> None:
     path = plan.options.get("config_save_path")
     if path is not None:
         write_config(path, plan.config)
+
+
+def _body(plan: Plan, graph: PartitionedGraph, meta: MbltMeta) -> list[dict[str, Any]]:
+    """Keep the NPU body where that is asked for; a model without one has none to keep."""
+    path = plan.options.get("body_save_path")
+    if path is None or graph.body is None:
+        return []
+    return [write_body(path, graph, meta, plan.device)]
 
 
 def _manifest_of(mblt: StrPath) -> dict[str, Any]:

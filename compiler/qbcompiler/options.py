@@ -63,6 +63,7 @@ class ParseOptions(TypedDict, total=False):
         config_preset, compile_config: a preset's name; a path, map or ``CompileConfig``.
         config_save_path, report_path: write the resolved configuration, the report.
         validation_save_path: write the validation samples (.npz).
+        body_save_path: write the NPU body as an MBLT of its own.
         cache_dir: keep calibration statistics here for later builds on the same model and data;
             None for the folder that ``QBCOMPILER_CACHE_DIR`` names, if any.
         source_revision, labels: recorded beside the output.
@@ -91,6 +92,7 @@ class ParseOptions(TypedDict, total=False):
     config_save_path: StrPath | None
     report_path: StrPath | None
     validation_save_path: StrPath | None
+    body_save_path: StrPath | None
     cache_dir: StrPath | None
     source_revision: str | None
     labels: Mapping[str, str] | None

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from ..attestation import statement_signer
 from ..broker import CelerySender
 from ..db import (
     ArtifactStore,
@@ -29,7 +30,18 @@ from ..db import (
 from ..engines import list_engines
 from ..settings import Mode, Settings, SettingsError, get_settings
 from ..storage import clean_scratch, open_store
-from . import artifacts, calibrations, catalogue, events, health, jobs, models, page, problems
+from . import (
+    artifacts,
+    calibrations,
+    catalogue,
+    events,
+    health,
+    jobs,
+    models,
+    page,
+    problems,
+    records,
+)
 from .context import Broker, Context
 from .description import install_description
 from .metrics import Metrics
@@ -55,6 +67,7 @@ _TAGS: list[dict[str, Any]] = [
     {"name": "models", "description": "Uploaded models."},
     {"name": "calibrations", "description": "Uploaded calibration data."},
     {"name": "jobs", "description": "Compile, parse and quantize jobs."},
+    {"name": "records", "description": "How packages were made, and making them again."},
     {"name": "artifacts", "description": "What jobs made, and links to it."},
     {"name": "catalogue", "description": "What can be asked for."},
     {"name": "health", "description": "For operators."},
@@ -105,6 +118,8 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
         calibrations.router,
         jobs.router,
         events.router,
+        records.router,
+        records.key_router,
         artifacts.router,
         artifacts.link_router,
         catalogue.router,
@@ -177,5 +192,6 @@ def _context(settings: Settings, sender: Sender | None, db: Database) -> Context
         pump=OutboxPump(OutboxDispatcher(db, sender)),
         broker=broker,
         signer=LinkSigner(settings.signing_key()),
+        statements=statement_signer(settings),
         metrics=Metrics(gauges),
     )

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
+from ..attestation import StatementSigner
 from ..db import (
     ArtifactStore,
     BuildStore,
@@ -66,6 +67,7 @@ class Context:
     pump: OutboxPump
     broker: Broker | None
     signer: LinkSigner
+    statements: StatementSigner | None
     metrics: Metrics
 
 

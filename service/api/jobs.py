@@ -33,7 +33,7 @@ from .resolve import Resolved, resolve_job
 from .schemas import JobDetail, JobIn, JobOut, PageOut, ValidationOut
 from .views import job_detail, job_out
 
-__all__ = ["find_job", "router"]
+__all__ = ["ACCEPTED", "find_job", "request_again", "router", "submit"]
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
 
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 _RETRYABLE = (State.FAILED, State.CANCELLED, State.TIMED_OUT)
 
-_ACCEPTED: dict[str, Any] = {
+ACCEPTED: dict[str, Any] = {
     "description": "The job is made; `cache` says how it is answered.",
     "model": JobOut,
     "headers": {
@@ -60,7 +60,7 @@ _ACCEPTED: dict[str, Any] = {
     response_model=None,
     responses={
         200: {"model": ValidationOut, "description": "With `validate_only`: what would happen."},
-        202: _ACCEPTED,
+        202: ACCEPTED,
         **problems(400, 404, 413, 422),
     },
     summary="Submit a job",
@@ -84,16 +84,27 @@ async def create_job(
     configuration key, missing calibration data. An identical request is answered from a finished
     build (`cache: hit`), or shares a running one (`joined`).
     """
-    return await run_in_threadpool(_submit, context, principal, body, idempotency_key)
+    return await run_in_threadpool(submit, context, principal, body, idempotency_key)
 
 
-def _submit(
+def submit(
     context: Context,
     principal: Principal,
     body: JobIn,
     idempotency_key: str | None,
     retry_of: str | None = None,
+    compare: str | None = None,
 ) -> Response:
+    """Submit a checked request.
+
+    Args:
+        context, principal: the parts, and who asks.
+        body: the request.
+        idempotency_key: of the caller, or None.
+        retry_of: the job that this one repeats.
+        compare: the build whose bytes the new one is compared with; by default the one that
+            would have answered.
+    """
     request = body.model_dump(mode="json", exclude_unset=True)
     digest = canonical_digest(request)
     if idempotency_key is not None and not body.validate_only:
@@ -123,6 +134,7 @@ def _submit(
             mblt_id=body.mblt_id,
             calibration_id=body.calibration_id,
             retry_of=retry_of,
+            compare_with=compare,
             idempotency_key=idempotency_key,
             request_digest=digest,
             idempotency_hours=context.settings.idempotency_hours,
@@ -307,7 +319,7 @@ def cancel_job(context: Ctx, principal: Builder, job_id: JobId) -> JobOut:
     "/{job_id}/retry",
     status_code=202,
     response_model=None,
-    responses={202: _ACCEPTED, **problems(404, 409, 422)},
+    responses={202: ACCEPTED, **problems(404, 409, 422)},
     summary="Run a job again",
     operation_id="retry_job",
 )
@@ -323,10 +335,15 @@ def retry_job(context: Ctx, principal: Builder, job_id: JobId) -> Response:
             f"the job is {job.state.value}; only one that failed, was cancelled or timed out can "
             "be run again",
         )
-    return _submit(context, principal, _again(job), None, retry_of=job.id)
+    return submit(context, principal, request_again(job), None, retry_of=job.id)
 
 
-def _again(job: Job) -> JobIn:
+def request_again(job: Job) -> JobIn:
+    """Return a job's request as a new one.
+
+    Raises:
+        ServiceError: ``CONFLICT`` where this version no longer takes it.
+    """
     try:
         body = JobIn.model_validate({**job.request, "validate_only": False})
     except ValidationError as exc:

@@ -22,9 +22,11 @@ from .fields import Labels, Name, Revision
 
 __all__ = [
     "ArtifactOut",
+    "CacheExplanation",
     "CalibrationOut",
     "CheckOut",
     "DeviceOut",
+    "DifferenceOut",
     "EngineOut",
     "ErrorOut",
     "FileOut",
@@ -32,9 +34,11 @@ __all__ = [
     "JobIn",
     "JobLimits",
     "JobOut",
+    "KeyOut",
     "LinkIn",
     "LinkOut",
     "ModelOut",
+    "NearestOut",
     "PageOut",
     "PortOut",
     "PresetOut",
@@ -374,6 +378,47 @@ class ValidationOut(Out):
     resolved_config: dict[str, Any]
     notes: list[str] = Field(description="How the configuration was put together.")
     warnings: list[str] = Field(description="Settings that have no effect, and why.")
+
+
+class NearestOut(Out):
+    """An earlier build."""
+
+    build_id: str
+    build_key: _Digest
+    state: State
+    created_at: datetime
+
+
+class DifferenceOut(Out):
+    """One part of the key that differs."""
+
+    pointer: str = Field(
+        description="JSON pointer into the key's document.", examples=["/config/calibration/mode"]
+    )
+    this: Any = Field(description="The job's own value.")
+    other: Any = Field(description="The earlier build's.")
+
+
+class CacheExplanation(Out):
+    """Why a job was answered as it was."""
+
+    cache: CacheAnswer
+    cache_mode: CacheMode
+    build_key: _Digest
+    nearest: NearestOut | None = Field(
+        description="The earlier build that differs least, among the newest; null for none."
+    )
+    differences: list[DifferenceOut] = Field(
+        description="Empty with a nearest build: it has the same key, but could not answer."
+    )
+
+
+class KeyOut(Out):
+    """A public key."""
+
+    keyid: str = Field(description="SHA-256 of the key's 32 bytes, hex.")
+    algorithm: Literal["ed25519"] = "ed25519"
+    pem: str = Field(examples=["-----BEGIN PUBLIC KEY-----\n…"])
 
 
 class LinkIn(BaseModel):

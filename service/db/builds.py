@@ -290,6 +290,22 @@ class BuildStore:
             row = session.get(BuildRow, build_id)
             return None if row is None else to_build(row)
 
+    def before(self, build: Build, *, limit: int) -> list[Build]:
+        """Return earlier builds of the same project and kind, newest first."""
+        with self._db.read() as session:
+            # ids rise with time, and their index saves the sorting
+            rows = session.execute(
+                select(BuildRow)
+                .where(
+                    BuildRow.id < build.id,
+                    BuildRow.project == build.project,
+                    BuildRow.kind == build.kind.value,
+                )
+                .order_by(BuildRow.id.desc())
+                .limit(limit)
+            ).scalars()
+            return [to_build(row) for row in rows]
+
     def attempts(self, build_id: str) -> list[Attempt]:
         """Return a build's attempts, in order."""
         with self._db.read() as session:

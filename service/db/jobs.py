@@ -59,6 +59,7 @@ class NewJob:
         priority: 0 (last) to 9 (first).
         queue_limit_s, run_limit_s, memory_limit_mb: limits.
         cache_mode: how to use the cache.
+        compare_with: build that a refresh is compared with; the one that would answer by default.
         idempotency_key, request_digest, idempotency_hours: makes a repeated request answer with
             the first one's job.
     """
@@ -79,6 +80,7 @@ class NewJob:
     mblt_id: str | None = None
     calibration_id: str | None = None
     retry_of: str | None = None
+    compare_with: str | None = None
     idempotency_key: str | None = None
     request_digest: str = ""
     idempotency_hours: int = 24
@@ -260,9 +262,7 @@ class JobStore:
             event_seq=0,
             log_bytes=0,
             progress_events=0,
-            refresh_of=holder.id
-            if holder is not None and new.cache_mode is CacheMode.REFRESH
-            else None,
+            refresh_of=_compared(new, holder),
         )
         session.add(build)
         session.flush()
@@ -593,3 +593,10 @@ def _queue_position(session: Session, job: JobRow, build: BuildRow) -> int | Non
         .select_from(BuildRow)
         .where(BuildRow.state == State.QUEUED.value, BuildRow.queue == build.queue, ahead)
     ).scalar_one()
+
+
+def _compared(new: NewJob, holder: BuildRow | None) -> str | None:
+    """Return the build whose bytes a refresh is compared with."""
+    if new.cache_mode is not CacheMode.REFRESH:
+        return None
+    return new.compare_with or (None if holder is None else holder.id)

@@ -1,5 +1,6 @@
 """Jobs, builds, attempts, their states and keys. No framework is imported here."""
 
+from .command import compiler_arguments
 from .entities import (
     DEFAULT_PROJECT,
     Artifact,
@@ -26,6 +27,7 @@ from .errors import FieldError, LeaseLost, ServiceError
 from .failures import INPUT_FAULT_CODES, RETRYABLE_CODES, Failure
 from .ids import IdKind, id_pattern, is_id, new_id
 from .keys import build_key, canonical_digest, key_document, manifest_digest
+from .provenance import checklist, differences, statement
 from .spec import BuildSpec, CalibrationInput, FileRef, JobKind, ModelFormat, ModelInput
 from .states import (
     ACTIVE,
@@ -84,9 +86,13 @@ __all__ = [
     "can_move",
     "canonical_digest",
     "check_move",
+    "checklist",
+    "compiler_arguments",
+    "differences",
     "id_pattern",
     "is_id",
     "key_document",
     "manifest_digest",
     "new_id",
+    "statement",
 ]

@@ -260,7 +260,8 @@ def test_the_environment_has_no_secrets(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_command_says_what_the_request_said(tmp_path: Path) -> None:
-    inputs = Inputs(tmp_path / "m.onnx", tmp_path / "cal", tmp_path)
+    inputs = Inputs(tmp_path / "m.onnx", tmp_path / "cal", tmp_path / "out")
+    inputs.output.mkdir()
     full = build_command(
         ["qbc"],
         spec(
@@ -281,10 +282,10 @@ def test_the_command_says_what_the_request_said(tmp_path: Path) -> None:
         "--input-shape x=1,3,8,8",
         "--cpu-offload",
         "--calib-data-path cal",
-        "--mblt-save-path model.mblt",
+        "--mblt-save-path out/model.mblt",
     ):
         assert part in text
-    assert (tmp_path / "request-config.json").read_text() == '{"calibration": {"mode": 1}}'
+    assert (tmp_path / "out" / "request-config.json").read_text() == '{"calibration": {"mode": 1}}'
     parse = " ".join(build_command(["qbc"], spec(JobKind.PARSE), inputs, tmp_path))
     assert "--calib" not in parse and "--inference-scheme" not in parse
     quantize = " ".join(build_command(["qbc"], spec(JobKind.QUANTIZE, use_random_calib=True),

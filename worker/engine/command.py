@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.domain import BuildSpec, JobKind
+from service.domain import BuildSpec, compiler_arguments
 from service.settings import BUILTIN_ENGINE, Settings
 
 __all__ = [
@@ -84,44 +84,23 @@ def build_command(command: Sequence[str], spec: BuildSpec, inputs: Inputs, root:
     the engine resolves it as a person's own run would. Paths are relative to ``root``, the
     engine's working folder, so that no message of the engine tells where the server keeps files.
     """
-    args = [*command, spec.kind.value]
-    if spec.kind is JobKind.QUANTIZE:
-        args += ["--mblt", str(inputs.model.relative_to(root))]
-    else:
-        args += ["--model", str(inputs.model.relative_to(root)), "--backend", spec.backend]
-    out = inputs.output.relative_to(root)
-    if spec.kind is JobKind.PARSE:
-        args += ["--output", str(out / "model.mblt")]
-    else:
-        args += ["--output", str(out / "model.mxq")]
-        args += ["--report-path", str(out / "report.json")]
-        args += ["--config-save-path", str(out / "config.json")]
-        if spec.engine == BUILTIN_ENGINE:
-            # an option of our own: another engine need not know it
-            args += ["--validation-save-path", str(out / "validation.npz")]
-    if spec.kind is JobKind.COMPILE:
-        args += ["--mblt-save-path", str(out / "model.mblt")]
-    if spec.target_device is not None:
-        args += ["--target-device", spec.target_device]
-    if spec.config_preset is not None:
-        args += ["--config-preset", spec.config_preset]
+    config = None
     if spec.compile_config:
         path = inputs.output / "request-config.json"
         path.write_text(json.dumps(dict(spec.compile_config)), encoding="utf-8")
-        args += ["--compile-config", str(path.relative_to(root))]
-    if spec.kind is not JobKind.QUANTIZE:
-        for name, shape in spec.input_shapes.items():
-            args += ["--input-shape", f"{name}={','.join(map(str, shape))}"]
-        if spec.cpu_offload:
-            args += ["--cpu-offload"]
-    if spec.kind is not JobKind.PARSE:
-        if spec.inference_scheme is not None:
-            args += ["--inference-scheme", spec.inference_scheme]
-        if spec.use_random_calib:
-            args += ["--use-random-calib"]
-        elif inputs.calibration is not None:
-            args += ["--calib-data-path", str(inputs.calibration.relative_to(root))]
-    return args
+        config = str(path.relative_to(root))
+    calibration = inputs.calibration
+    return [
+        *command,
+        *compiler_arguments(
+            spec,
+            model=str(inputs.model.relative_to(root)),
+            output=str(inputs.output.relative_to(root)),
+            calibration=None if calibration is None else str(calibration.relative_to(root)),
+            config=config,
+            own=spec.engine == BUILTIN_ENGINE,
+        ),
+    ]
 
 
 def probe_version(command: Sequence[str], timeout_s: float = 60.0) -> str:

@@ -75,6 +75,7 @@ def _options(args: Namespace, reporter: Reporter) -> CompileOptions:
         "config_save_path",
         "report_path",
         "validation_save_path",
+        "body_save_path",
         "cache_dir",
         "source_revision",
         "threads",

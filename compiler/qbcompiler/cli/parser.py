@@ -219,6 +219,9 @@ def _records(command: Parser, *, report: bool) -> None:
             help="write the validation samples: inputs, float and integer outputs (.npz)",
         )
     group.add_argument(
+        "--body-save-path", metavar="FILE", help="write the NPU body as an MBLT of its own"
+    )
+    group.add_argument(
         "--source-revision",
         metavar="TEXT",
         help="revision of the model's source, for OUTPUT.provenance.json",
