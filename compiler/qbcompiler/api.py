@@ -408,6 +408,7 @@ def _quantize(
             auto_bits=chosen_bits,
             refined=refined,
             transforms=transformed.report,
+            shapes=_histograms(transformed.reference, int_graph, accuracy, dataset),
         )
         write_report(report_path, report)
         files.append(file_entry("report", report_path))
@@ -473,6 +474,18 @@ def _validate(plan: Plan, graph: PartitionedGraph, int_graph: Any, dataset: Data
             progress=lambda done, total: plan.reporter.progress("verify", done, total or count),
             keep=keep,
         )
+
+
+def _histograms(
+    graph: PartitionedGraph, int_graph: Any, accuracy: Accuracy, dataset: Dataset
+) -> list[dict[str, Any]]:
+    """Return the histograms of the worst layers on the first validation sample."""
+    from .report import histograms
+    from .runtime.pipeline import BodyInputs
+
+    assert graph.body is not None
+    inputs = BodyInputs(graph.head, graph.body.inputs, dataset)
+    return histograms(graph.body, int_graph, accuracy, inputs[0])
 
 
 # -- parts of a request -------------------------------------------------------------------

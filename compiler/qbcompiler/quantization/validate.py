@@ -21,6 +21,7 @@ Sample = Mapping[str, Array]
 Progress = Callable[[int, int | None], None]
 Keep = Callable[[Sample, Mapping[str, Array], Mapping[str, Array]], object]
 _GROUP_BYTES = 256 << 20
+_SOME = 4
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class LayerAccuracy:
         at_limits: elements at the smallest or largest integer of their grid; outputs that a
             clamp reads next are not counted.
         elements: all counted elements.
+        low, high: the float outputs' range.
+        used: the largest share of its grid that an output used.
     """
 
     name: str
@@ -62,6 +65,16 @@ class LayerAccuracy:
     own: Difference = field(default_factory=Difference)
     at_limits: int = 0
     elements: int = 0
+    low: float = float("inf")
+    high: float = float("-inf")
+    used: float = 0.0
+
+    @property
+    def clips(self) -> bool:
+        """Whether more than a hundredth is at the limits, a few elements aside: one or two of a
+        small tensor set its range themselves.
+        """
+        return self.at_limits > _SOME + 0.01 * self.elements
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as JSON data; SQNR is None where nothing was compared."""
@@ -71,6 +84,9 @@ class LayerAccuracy:
             "sqnr_db": round(self.accumulated.sqnr_db, 2) if self.accumulated.count else None,
             "own_sqnr_db": round(self.own.sqnr_db, 2) if self.own.count else None,
             "saturated": round(self.at_limits / self.elements, 6) if self.elements else None,
+            "clips": self.clips,
+            "seen": [self.low, self.high] if self.low <= self.high else None,
+            "used": round(self.used, 4) if self.accumulated.count else None,
         }
 
 
@@ -233,6 +249,11 @@ def _compare_layers(
                     found.at_limits += int(np.count_nonzero(limit))
                     found.elements += q.size
                 found.accumulated.add(expected, to_real(q, values[name]))
+                if q.size:
+                    found.low = min(found.low, float(np.min(real[name])))
+                    found.high = max(found.high, float(np.max(real[name])))
+                    share = (int(q.max()) - int(q.min())) / (quant.qmax - quant.qmin)
+                    found.used = max(found.used, share)
                 found.own.add(expected, to_real(own[name], values[name]))
 
 

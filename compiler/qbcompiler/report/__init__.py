@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .build import REPORT_VERSION, build_report, warnings_of, write_report
     from .describe import info, info_text
+    from .histograms import histograms
     from .html import report_html
     from .samples import MAX_SAMPLE_BYTES, SampleWriter
 
@@ -18,6 +19,7 @@ __all__ = [
     "REPORT_VERSION",
     "SampleWriter",
     "build_report",
+    "histograms",
     "info",
     "info_text",
     "report_html",
@@ -31,6 +33,7 @@ _HOMES = {
     "warnings_of": "build",
     "write_report": "build",
     "report_html": "html",
+    "histograms": "histograms",
     "info": "describe",
     "info_text": "describe",
     "MAX_SAMPLE_BYTES": "samples",

@@ -15,6 +15,8 @@ from ..package import CalibrationRecord
 from ..package.json_io import dump_json
 from ..quantization.summary import layer_summaries
 from ..quantization.validate import Accuracy
+from .advice import advice
+from .bits import bits_of_layers
 from .html import report_html
 
 __all__ = ["REPORT_VERSION", "build_report", "warnings_of", "write_report"]
@@ -23,6 +25,8 @@ REPORT_VERSION = 1
 """Version of the report's form; raised when a key changes its meaning."""
 
 _WORST = 10
+_MEASURED = ("sqnr_db", "own_sqnr_db", "saturated", "clips", "seen", "used")
+_BARELY = 0.25
 
 
 def warnings_of(
@@ -35,7 +39,7 @@ def warnings_of(
     if accuracy is None:
         found.append("accuracy was not measured: there was no validation sample")
     else:
-        clipped = [a for a in accuracy.layers if a.elements and a.at_limits > 0.01 * a.elements]
+        clipped = [a for a in accuracy.layers if a.clips]
         for layer in sorted(clipped, key=lambda a: -a.at_limits / a.elements)[:_WORST]:
             share = 100.0 * layer.at_limits / layer.elements
             found.append(
@@ -64,6 +68,7 @@ def build_report(
     auto_bits: Mapping[str, Any] | None = None,
     refined: Mapping[str, Any] | None = None,
     transforms: Mapping[str, Any] | None = None,
+    shapes: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the report as JSON data.
 
@@ -81,8 +86,10 @@ def build_report(
         auto_bits: how ``bit.auto`` chose the layers with 16 bits.
         refined: what was done to weights and biases with the samples.
         transforms: what was done to the float model before calibration.
+        shapes: histograms of the worst layers, of :func:`~qbcompiler.report.histograms.histograms`.
     """
     errors = {a.name: a.as_dict() for a in accuracy.layers} if accuracy is not None else {}
+    bits = bits_of_layers(int_graph, config, auto_bits)
     layers = []
     for summary in layer_summaries(int_graph):
         for port in (*summary["inputs"], *summary["outputs"]):
@@ -93,13 +100,12 @@ def build_report(
         layers.append(
             {
                 **summary,
-                "sqnr_db": found.get("sqnr_db"),
-                "own_sqnr_db": found.get("own_sqnr_db"),
-                "saturated": found.get("saturated"),
+                "bits": bits[summary["name"]],
+                **{key: found.get(key) for key in _MEASURED},
             }
         )
     measured = [x for x in layers if x["sqnr_db"] is not None]
-    return {
+    report: dict[str, Any] = {
         "version": REPORT_VERSION,
         "device": device,
         "schemes": list(schemes),
@@ -117,9 +123,29 @@ def build_report(
             "accumulated": _worst(measured, "sqnr_db"),
             "own": _worst([x for x in measured if x["own_sqnr_db"] is not None], "own_sqnr_db"),
         },
+        "coverage": _coverage(int_graph, ranges, layers),
+        "histograms": [dict(row) for row in shapes],
         "layers": layers,
         "support": [dict(row) for row in support],
         "config": dict(config),
+    }
+    report["advice"] = advice(report)
+    return report
+
+
+def _coverage(
+    graph: IntGraph,
+    ranges: Mapping[str, tuple[float, float]],
+    layers: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return how well the calibrated ranges fit what the validation samples hold."""
+    used = sorted(x["used"] for x in layers if x["used"] is not None)
+    return {
+        "inputs": {n: [float(v) for v in ranges[n]] for n in graph.inputs if n in ranges},
+        "median_used": used[len(used) // 2] if used else None,
+        "barely_used": sum(share < _BARELY for share in used),
+        "at_limits": sum(bool(x["clips"]) for x in layers),
+        "measured": len(used),
     }
 
 

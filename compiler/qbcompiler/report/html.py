@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from .svg import choice_plot, error_plot, histogram
+
 __all__ = ["report_html"]
 
 _STYLE = """
@@ -22,27 +24,41 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 th{position:sticky;top:0;background:var(--page)}
 .warn{background:var(--warn);padding:.5rem .8rem;border-radius:.3rem;margin:.3rem 0}
 .wide{overflow-x:auto}code{overflow-wrap:anywhere}
+nav{font-size:.86rem}nav a{margin-right:1rem}a{color:var(--own)}
+.pair{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:0 1.5rem}
+.pair h3{grid-column:1/-1;font-size:.95rem;margin:1rem 0 0;overflow-wrap:anywhere}
+li{margin:.35rem 0}svg text{font:11px system-ui,sans-serif;fill:var(--soft)}
 figcaption,.soft{color:var(--soft)}figure{margin:1rem 0}svg{width:100%;height:auto}
 """
 
-_WIDTH, _HEIGHT, _MARGIN = 960, 220, 36
+_SHOWN = 30
+_DEFAULT = "8 is the default"
 
 
 def report_html(report: Mapping[str, Any]) -> str:
     """Return the page for a report of :func:`~qbcompiler.report.build_report`."""
     title = f"Build for {report['device']}"
+    measured = [x for x in report["layers"] if x["sqnr_db"] is not None]
+    away = [x for x in report["support"] if x["device"] == "cpu"]
+    sections = [
+        ("Accuracy", _accuracy(report["accuracy"])),
+        ("What to try next", _advice(report["advice"])),
+        ("Error along the graph", error_plot(measured) if measured else ""),
+        ("Worst layers", _worst_layers(report["worst_layers"]) if measured else ""),
+        ("What the worst layers hold", _histograms(report["histograms"])),
+        ("Layers chosen for 16 bits", _auto_bits(report["auto_bits"])),
+        ("Weights improved", _refined(report["refined"])),
+        ("Calibration", _coverage(report)),
+        ("Estimate", _estimate(report["estimate"])),
+        ("Layers", _layers(report["layers"])),
+        ("On the CPU", _support(away) if away else ""),
+    ]
+    kept = [(name, name.lower().replace(" ", "-"), text) for name, text in sections if text]
     parts = [f"<h1>{escape(title)}</h1>", _facts(report)]
     parts += [f'<p class="warn">{escape(str(w))}</p>' for w in report["warnings"]]
-    parts += ["<h2>Accuracy</h2>", _accuracy(report["accuracy"])]
-    measured = [x for x in report["layers"] if x["sqnr_db"] is not None]
-    if measured:
-        parts += ["<h2>Error along the graph</h2>", _plot(measured)]
-        parts += ["<h2>Layers with the largest error of their own</h2>"]
-        parts.append(_worst(report["worst_layers"]["own"], "own_sqnr_db"))
-    parts += ["<h2>Layers</h2>", _layers(report["layers"])]
-    away = [x for x in report["support"] if x["device"] == "cpu"]
-    if away:
-        parts += ["<h2>On the CPU</h2>", _support(away)]
+    links = "".join(f'<a href="#{key}">{escape(name)}</a>' for name, key, _ in kept)
+    parts.append(f"<nav>{links}</nav>")
+    parts += [f'<h2 id="{key}">{escape(name)}</h2>\n{text}' for name, key, text in kept]
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -108,63 +124,132 @@ def _accuracy(accuracy: Mapping[str, Any] | None) -> str:
     return _table(head, rows) + note
 
 
-def _worst(rows: Sequence[Mapping[str, Any]], key: str) -> str:
-    return _table(["layer", "operator", "SQNR, dB"], [[r["name"], r["op"], r[key]] for r in rows])
+def _advice(rows: Sequence[Mapping[str, str]]) -> str:
+    if not rows:
+        return '<p class="soft">Nothing: the numbers give no reason.</p>'
+    items = "".join(
+        f"<li>{escape(row['try'])}"
+        f'<span class="soft"> - because {escape(row["because"])}</span></li>'
+        for row in rows
+    )
+    return f"<ol>{items}</ol>"
+
+
+def _worst_layers(worst: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    parts = []
+    for key, column, text in (
+        ("own", "own_sqnr_db", "By the error of their own, on exact inputs:"),
+        ("accumulated", "sqnr_db", "By all error up to there:"),
+    ):
+        rows = [[r["name"], r["op"], r[column]] for r in worst[key]]
+        table = _table(["layer", "operator", "SQNR, dB"], rows)
+        parts.append(f'<div><p class="soft">{text}</p>{table}</div>')
+    return f'<div class="pair">{"".join(parts)}</div>'
+
+
+def _histograms(rows: Sequence[Mapping[str, Any]]) -> str:
+    parts = []
+    for row in rows:
+        parts.append(f"<h3>{escape(row['name'])} ({escape(row['op'])})</h3>")
+        parts.append(histogram(row["activation"], "output of a sample", row["activation"]["grid"]))
+        if row["weight"] is not None:
+            parts.append(histogram(row["weight"], "weights, as integers"))
+    if not parts:
+        return ""
+    note = "Heights are logarithmic. Dashed lines: the ends of the output's integer grid."
+    return f'<p class="soft">{note}</p><div class="pair">{"".join(parts)}</div>'
+
+
+def _auto_bits(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    target = "none" if found["target_sqnr"] is None else f"{found['target_sqnr']:g} dB"
+    budget = "none" if found["budget"] is None else f"{found['budget']:.1%}"
+    raised = sum(row["bits"] == 16 for row in found["sensitivity"])
+    text = (
+        f"Target {target}, budget {budget}: {raised} of {len(found['sensitivity'])} candidates"
+        f" have 16 bits, {found['share']:.1%} of the multiply-adds, and the outputs went from"
+        f" {found['sqnr_db']['before']} to {found['sqnr_db']['after']} dB on"
+        f" {found['samples']} samples."
+    )
+    rows = [
+        [r["name"], r["kind"], r["sqnr_db"], f"{r['share']:.2%}", r["bits"]]
+        for r in found["sensitivity"][:_SHOWN]
+    ]
+    head = ["layer", "what", "alone, dB", "of the multiply-adds", "bits"]
+    note = "Alone: SQNR of the outputs when nothing but this is rounded to 8 bits."
+    more = len(found["sensitivity"]) - len(rows)
+    if more > 0:
+        note += f" {more} more have less effect; report.json lists them."
+    return (
+        f"<p>{escape(text)}</p>{choice_plot(found)}{_table(head, rows)}"
+        f'<p class="soft">{escape(note)}</p>'
+    )
+
+
+def _refined(refined: Mapping[str, Any]) -> str:
+    rows = refined.get("weights") or []
+    if not rows:
+        return ""
+    keys = list(rows[0])
+    return _table(keys, [[row.get(key) for key in keys] for row in rows])
+
+
+def _coverage(report: Mapping[str, Any]) -> str:
+    coverage = report["coverage"]
+    rows: list[list[Any]] = [
+        [f"range of input {name}", f"{low:.6g} to {high:.6g}"]
+        for name, (low, high) in coverage["inputs"].items()
+    ]
+    if coverage["measured"]:
+        rows += [
+            ["share of its grid that a layer uses, median", f"{coverage['median_used']:.0%}"],
+            [
+                "layers that use less than a quarter",
+                f"{coverage['barely_used']} of {coverage['measured']}",
+            ],
+            ["layers with more than 1% at their limits", str(coverage["at_limits"])],
+        ]
+    reused = report["reuse"].get("statistics")
+    if reused:
+        rows.append(
+            [
+                "tensors known from an earlier build",
+                f"{reused['reused']} (new: {reused['observed']})",
+            ]
+        )
+    return _table(["on validation samples", ""], rows)
+
+
+def _estimate(estimate: Mapping[str, Any] | None) -> str:
+    if estimate is None:
+        return ""
+    rows = [
+        [s["scheme"], s["cores"], s["batch"], s["latency_ms"], s["inputs_per_s"]]
+        for s in estimate["schemes"]
+    ]
+    note = "Estimates: some figures of the device are not public but assumed."
+    head = ["scheme", "cores", "batch", "latency, ms", "inputs/s"]
+    return f'{_table(head, rows)}<p class="soft">{note}</p>'
 
 
 def _layers(layers: Sequence[Mapping[str, Any]]) -> str:
-    head = ["layer", "operator", "low", "high", "scale", "weights", "bits"]
-    head += ["SQNR, dB", "own, dB", "saturated"]
+    head = ["layer", "operator", "low", "high", "scale", "weights", "bits", "why"]
+    head += ["SQNR, dB", "own, dB", "saturated", "used"]
     rows = []
     for layer in layers:
         port = layer["outputs"][0] if layer["outputs"] else {}
         low, high = port.get("range", (None, None))
-        weights = layer["weights"] or {}
-        row = [layer["name"], layer["op"], low, high, port.get("scale")]
-        row += [weights.get("count"), weights.get("bits")]
-        rows.append([*row, layer["sqnr_db"], layer["own_sqnr_db"], layer["saturated"]])
-    return _table(head, rows)
+        weights, bits = layer["weights"] or {}, layer["bits"]
+        row = [layer["name"], layer["op"], low, high, port.get("scale"), weights.get("count")]
+        shown = [str(b) for b in (bits["activation"], bits["weight"]) if b is not None]
+        row += ["/".join(shown), "" if bits["why"] == _DEFAULT else bits["why"]]
+        rows.append([*row, *(layer[k] for k in ("sqnr_db", "own_sqnr_db", "saturated", "used"))])
+    note = "Bits are those of the output, then of the weights; where none is said why, 8 is usual."
+    return f'{_table(head, rows)}<p class="soft">{note}</p>'
 
 
 def _support(rows: Sequence[Mapping[str, Any]]) -> str:
     head = ["layer", "operator", "place", "why not on the NPU"]
     found = [[r["name"], r["op"], r["place"], r["reason"] or "because of its place"] for r in rows]
     return _table(head, found)
-
-
-def _plot(layers: Sequence[Mapping[str, Any]]) -> str:
-    """Return the SQNR of each layer in execution order: its own as bars, accumulated as a line."""
-    top = max(10.0, *(min(x[k] or 0.0, 80.0) for x in layers for k in ("sqnr_db", "own_sqnr_db")))
-    inner, base = _WIDTH - 2 * _MARGIN, _HEIGHT - _MARGIN
-    step = inner / len(layers)
-
-    def y(value: float | None) -> float:
-        share = min(max(value or 0.0, 0.0), top) / top
-        return base - share * (base - 12)
-
-    shapes = []
-    for tick in range(0, int(top) + 1, 20):
-        shapes.append(
-            f'<line x1="{_MARGIN}" x2="{_WIDTH - _MARGIN}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"'
-            f' stroke="var(--line)"/><text x="{_MARGIN - 6}" y="{y(tick) + 4:.1f}" font-size="11"'
-            f' text-anchor="end" fill="var(--soft)">{tick}</text>'
-        )
-    points = []
-    for i, layer in enumerate(layers):
-        x = _MARGIN + i * step
-        own, name = y(layer["own_sqnr_db"]), escape(layer["name"], quote=True)
-        label = f"{name} ({escape(layer['op'])}): {layer['sqnr_db']} dB, own {layer['own_sqnr_db']}"
-        shapes.append(
-            f'<rect x="{x + step * 0.1:.1f}" y="{own:.1f}" width="{max(step * 0.8, 0.5):.1f}"'
-            f' height="{base - own:.1f}" fill="var(--own)" opacity=".75"><title>{label} dB</title>'
-            "</rect>"
-        )
-        points.append(f"{x + step / 2:.1f},{y(layer['sqnr_db']):.1f}")
-    shapes.append(
-        f'<polyline points="{" ".join(points)}" fill="none" stroke="var(--all)" stroke-width="2"/>'
-    )
-    return (
-        f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="SQNR of each layer">'
-        f"{''.join(shapes)}</svg><figcaption>SQNR in dB, layers in execution order. Bars: what the"
-        " layer itself adds to exact inputs. Line: all error up to there.</figcaption></figure>"
-    )
