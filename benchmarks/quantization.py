@@ -42,15 +42,15 @@ Run = Callable[[Sample], Outputs]
 Build = Callable[[Task, Path, Sequence[Sample]], tuple[Run, float]]
 _OPSET = 13
 _DEVICE = "aries-rb"
-_PRESET = "qbcompiler, preset"
-_AUTO = "qbcompiler, bit.auto"
+_PRESET = "qbcompiler preset"
+_AUTO = "qbcompiler bit.auto"
 
 OURS: Mapping[str, tuple[bool, Mapping[str, Any]]] = {
     _PRESET: (True, {}),
-    "qbcompiler, no preset": (False, {}),
-    "qbcompiler, method 0": (True, {"calibration": {"method": 0}}),
-    "qbcompiler, histogram": (True, {"calibration": {"mode": 2}}),
-    "qbcompiler, 16 bits": (
+    "qbcompiler without preset": (False, {}),
+    "qbcompiler method 0": (True, {"calibration": {"method": 0}}),
+    "qbcompiler histogram": (True, {"calibration": {"mode": 2}}),
+    "qbcompiler 16 bits": (
         True,
         {"bit": {"layerOverrides": {"activation16Bits": ["*"], "weight16Bits": ["*"]}}},
     ),
@@ -202,7 +202,7 @@ def _qbcompiler(preset: bool, settings: Mapping[str, Any]) -> Build:
 def tools() -> dict[str, Build]:
     """Return what quantizes, by name: this compiler's settings, then its peers."""
     found = {name: _qbcompiler(*settings) for name, settings in OURS.items()}
-    found |= {f"onnxruntime, {method}": _onnxruntime(method) for method in THEIRS}
+    found |= {f"onnxruntime {method}": _onnxruntime(method) for method in THEIRS}
     if importlib.util.find_spec("nncf") is not None:
         found["nncf"] = _nncf
     return found

@@ -42,12 +42,29 @@ def test_the_presets_of_the_contract() -> None:
 
 
 def test_what_the_vision_presets_set() -> None:
+    improved = {
+        "searchWeightScale": {"apply": True},
+        "hessianQuant": {"apply": True},
+        "layerBiasCorrection": {
+            "apply": True,
+            "attributes": {"numSamples": 32, "iterations": 1, "correctionRate": 0.5},
+        },
+    }
     assert CompileConfig.from_preset("classification").settings() == {
-        "calibration": {"mode": 1, "output": 0}
+        "calibration": {"method": 2, "mode": 1, "output": 0},
+        **improved,
     }
     assert CompileConfig.from_preset("detection").settings() == {
-        "calibration": {"mode": 1, "output": 1}
+        "calibration": {
+            "method": 2,
+            "mode": 1,
+            "output": 1,
+            "maxPercentile": {"percentile": 0.999999},
+        },
+        **improved,
     }
+    # asked for by name, a method stays what it is
+    assert CompileConfig().calibration.method == 0
     torchvision = CompileConfig.from_preset("classification_torchvision")
     assert torchvision.calibration.mode == 1
     assert torchvision.uint8_input.apply and torchvision.image_channels == 3
@@ -120,7 +137,7 @@ def test_the_log_says_what_overrode_what() -> None:
         "configuration: arguments over compile_config over preset detection over the defaults",
         "/calibration/output: compile_config overrides preset detection",
     )
-    assert resolved.origins == {
+    assert {k: v for k, v in resolved.origins.items() if v != "preset detection"} == {
         "/calibration/mode": "compile_config",
         "/calibration/output": "compile_config",
         "/inferenceScheme": "arguments",
