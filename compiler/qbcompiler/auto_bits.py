@@ -119,7 +119,7 @@ class _Search:
         choice.taken = search_steps(
             choice,
             self._wanted.aim_db,
-            lambda count: self._sqnr(self._build(choice.raised(count))),
+            lambda count: self._sqnr(self._build(choice.raised(count)) if count else base),
         )
         final = self._quantize(choice.raised())
         return choice, sensitivity, wide_share(final, self.macs)
