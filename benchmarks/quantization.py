@@ -54,7 +54,7 @@ OURS: Mapping[str, tuple[bool, Mapping[str, Any]]] = {
         True,
         {"bit": {"layerOverrides": {"activation16Bits": ["*"], "weight16Bits": ["*"]}}},
     ),
-    _AUTO: (True, {"bit": {"auto": {"apply": True, "targetSqnr": 30.0, "budget": 0.15}}}),
+    _AUTO: (True, {"bit": {"auto": {"apply": True, "targetSqnr": 34.0, "budget": 0.15}}}),
 }
 """By the name in the table: whether the model's preset is used, and the settings over it."""
 
