@@ -164,8 +164,13 @@ class Builder:
             sink=reporter,
         )
 
-    def _cache(self, claim: Claim) -> Path:
-        """Return where the builds of one project, and no other, keep calibration statistics."""
+    def _cache(self, claim: Claim) -> Path | None:
+        """Return where the builds of one project, and no other, keep calibration statistics.
+
+        A build that is to be compared with an earlier one must not take over what that one found.
+        """
+        if claim.build.refresh_of is not None:
+            return None
         return self.settings.data_dir / "cache" / claim.build.project
 
     def _fetch(self, spec: BuildSpec, scratch: Path) -> Inputs:

@@ -508,8 +508,17 @@ def _artifact_row(build: BuildRow, file: StoredFile, now: datetime) -> ArtifactR
 
 
 def _compare(session: Session, earlier: str, files: Sequence[StoredFile]) -> dict[str, Any]:
-    """Say whether the packages are the same bytes as those of an earlier build."""
-    kinds = (ArtifactKind.MXQ, ArtifactKind.MBLT)
+    """Say whether the files are the same bytes as those of an earlier build.
+
+    The report and the log are left out: they tell how long that one run took.
+    """
+    kinds = (
+        ArtifactKind.MXQ,
+        ArtifactKind.MBLT,
+        ArtifactKind.BODY,
+        ArtifactKind.CONFIG,
+        ArtifactKind.VALIDATION,
+    )
     before = {
         str(kind): str(sha256)
         for kind, sha256 in session.execute(
