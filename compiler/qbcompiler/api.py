@@ -316,7 +316,7 @@ def _quantize(
 ) -> BuildResult:
     from .auto_bits import choose_bits
     from .calibration import specs_of_graph
-    from .codegen import estimate
+    from .codegen import estimate, generate_all
     from .package import CalibrationRecord, MxqContents, write_mxq
     from .quantization import layer_summaries, quantize
     from .refine import refine
@@ -352,6 +352,7 @@ def _quantize(
         refined = refine(plan, floats, int_graph, dataset)
     with reporter.phase("codegen"):
         cost = estimate(body, device, plan.schemes)
+        programs = generate_all(body, device, plan.schemes, integers=int_graph)
     with reporter.phase("verify"):
         accuracy = _validate(plan, transformed.reference, int_graph, dataset)
         samples_path = plan.options.get("validation_save_path")
@@ -373,6 +374,7 @@ def _quantize(
                 body=int_graph,
                 head=graph.head,
                 tail=graph.tail,
+                programs=programs,
                 integer_io=device.integer_io,
                 estimate=cost.summary(),
             ),

@@ -102,6 +102,7 @@ def test_the_figures_fit_together(name: str) -> None:
         "memory.bandwidth_bytes_per_s",
         "memory.alignment_bytes",
         "memory.channel_alignment",
+        "memory.link_bytes_per_cycle",
         "constraints.max_rank",
     }
     assert all(reason.startswith("Not public.") for reason in device.assumptions.values())
@@ -203,7 +204,9 @@ def test_a_device_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     device = load_device("made-up")
     assert device.max_rank == 4
     assert device.unsupported_operators == {"Relu": "it is a test"}
-    assert device.assumptions == {"memory.on_chip_bytes": "for a test"}
+    assert device.assumptions["memory.on_chip_bytes"] == "for a test"
+    # a figure that the file leaves out is assumed too
+    assert set(device.assumptions) == {"memory.on_chip_bytes", "memory.link_bytes_per_cycle"}
     assert resolve_schemes("made-up", "all") == ("single", "global4")
     # a changed file is read again
     write(tmp_path, schemes=["single"], description="Changed, with another size.")

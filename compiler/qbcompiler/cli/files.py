@@ -109,7 +109,7 @@ def run_run(args: Namespace, reporter: Reporter) -> int:
 
 
 def check_package(path: str) -> dict[str, Any]:
-    """Check an MXQ: hashes, contents, and the same bits from one thread and from two.
+    """Check an MXQ: hashes, contents, programs, and the same bits whichever way it is run.
 
     Raises:
         FormatError: a check fails; names it.
@@ -139,6 +139,23 @@ def check_package(path: str) -> dict[str, Any]:
                     f"output {name!r} depends on the number of threads", details={"path": path}
                 )
         checks.append("one thread and two give the same bits")
+        for scheme in mxq.schemes:
+            program = mxq.program(scheme)
+            if program is None:
+                checks.append(f"it has no program for {scheme}")
+                continue
+            engine = Pipeline(body, head=head, tail=tail, outputs=outputs, program=program)
+            made = engine.run(sample)
+            for name in outputs:
+                if not np.array_equal(results[0][name], made[name], equal_nan=True):
+                    raise FormatError(
+                        f"output {name!r} of the program {scheme!r} is not the integer graph's",
+                        details={"path": path, "section": f"programs/{scheme}.json"},
+                    )
+            count = sum(map(len, program.streams))
+            checks.append(
+                f"the program {scheme} is sound and gives the graph's bits ({count} instructions)"
+            )
         return {"device": mxq.device, "schemes": list(mxq.schemes), "checks": checks}
 
 

@@ -6,6 +6,7 @@ device file, so every number here is an estimate.
 """
 
 from .estimate import Estimate, LayerEstimate, SchemeEstimate, estimate
+from .generate import generate_all
 from .memory import Buffer, MemoryPlan, place
 from .work import Work, list_work
 
@@ -17,6 +18,7 @@ __all__ = [
     "SchemeEstimate",
     "Work",
     "estimate",
+    "generate_all",
     "list_work",
     "place",
 ]

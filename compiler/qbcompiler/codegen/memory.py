@@ -15,6 +15,7 @@ from dataclasses import dataclass
 __all__ = ["Buffer", "MemoryPlan", "place"]
 
 _SEARCH_STEPS = 400
+_SEARCH_WORK = 8_000_000
 _SEARCH_BUFFERS = 600
 """Above this many buffers the search would cost more than it saves."""
 
@@ -55,12 +56,13 @@ class MemoryPlan:
         return self.size / self.bound if self.bound else 1.0
 
 
-def place(buffers: Iterable[Buffer], *, alignment: int = 1) -> MemoryPlan:
+def place(buffers: Iterable[Buffer], *, alignment: int = 1, enough: int = 0) -> MemoryPlan:
     """Return a plan; deterministic.
 
     Args:
         buffers: what to place.
         alignment: of offsets, and of sizes.
+        enough: a size that need not be improved on.
 
     Raises:
         ValueError: two buffers of one name, an empty buffer, or a life that ends before it starts.
@@ -84,8 +86,8 @@ def place(buffers: Iterable[Buffer], *, alignment: int = 1) -> MemoryPlan:
         ),
         key=lambda found: found[0],
     )
-    if best[0] > bound and len(wanted) <= _SEARCH_BUFFERS:
-        best = _search(wanted, best, bound)
+    if best[0] > max(bound, enough) and len(wanted) <= _SEARCH_BUFFERS:
+        best = _search(wanted, best, max(bound, enough))
     size, offsets = best
     return MemoryPlan({b.name: offsets[b.name] for b in wanted}, size, bound)
 
@@ -129,8 +131,8 @@ def _search(
     rng = random.Random(0)  # noqa: S311 (a search order, no secret)
     order = sorted(buffers, key=lambda b: (-b.size, b.first, b.name))
     current = _greedy(order)
-    for _ in range(_SEARCH_STEPS):
-        if best[0] == bound:
+    for _ in range(min(_SEARCH_STEPS, _SEARCH_WORK // len(order) ** 2)):
+        if best[0] <= bound:
             break
         size, offsets = current
         top = [i for i, b in enumerate(order) if offsets[b.name] + b.size == size]

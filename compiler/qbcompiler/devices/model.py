@@ -65,12 +65,17 @@ class Memory(_Part):
         bandwidth_bytes_per_s: of the device's external memory, shared by its cores.
         alignment_bytes: to which buffers are aligned in either memory.
         channel_alignment: to which the channels of a stored tensor are padded.
+        link_bytes_per_cycle: what a core reads of other cores' on-chip memory in a cycle.
     """
 
     on_chip_bytes: Figure
     bandwidth_bytes_per_s: Figure
     alignment_bytes: Figure
     channel_alignment: Figure
+    link_bytes_per_cycle: Figure = Assumption(
+        value=64,
+        assumed="Not public. One row of the multiplier array, at one byte an element, in a cycle.",
+    )
 
 
 class Constraints(_Part):

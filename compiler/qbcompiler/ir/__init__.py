@@ -1,6 +1,7 @@
 """The intermediate representation. Depends on NumPy only."""
 
 from .attrs import Attrs, NoAttrs
+from .boxes import Box
 from .graph import Graph, Node, Value
 from .layout import channel_last, layout_name, storage_orders
 from .quantized import IntGraph, IntLayer, IntValue, QuantParams
@@ -11,6 +12,7 @@ from .verify import Stage, VerifyError, verify
 __all__ = [
     "Array",
     "Attrs",
+    "Box",
     "DType",
     "Graph",
     "IntGraph",

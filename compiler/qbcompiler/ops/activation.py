@@ -67,6 +67,7 @@ class _Clamp(OpSpec[A]):
     """``min(max(x, low), high)``: a plain integer clamp on one grid, else requantized first."""
 
     rule = QuantRule.CLAMP
+    elementwise = True
 
     def bounds(self, attrs: A) -> tuple[float | None, float | None]:
         """Return the real bounds."""
@@ -267,6 +268,7 @@ class PRelu(OpSpec[NoAttrs]):
 
     name = "PRelu"
     attrs_type = NoAttrs
+    elementwise = True
     onnx = ("PRelu",)
 
     def is_pointwise(self, attrs: NoAttrs) -> bool:

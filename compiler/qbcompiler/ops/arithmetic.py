@@ -63,6 +63,7 @@ class _Binary(OpSpec[NoAttrs]):
     """What operators of two broadcast tensors share."""
 
     attrs_type = NoAttrs
+    elementwise = True
     exported: ClassVar[str]
 
     def infer(self, attrs: NoAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:

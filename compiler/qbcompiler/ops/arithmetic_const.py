@@ -82,6 +82,8 @@ class ReversibleAttrs(Attrs):
 class _Affine(OpSpec[Attrs]):
     """What layers of the form ``k * x + c`` share at run time."""
 
+    elementwise = True
+
     def is_pointwise(self, attrs: Attrs) -> bool:
         return True
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..ir import (
     Array,
     Attrs,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -33,6 +36,7 @@ from .common import (
     require_float,
     rounding_of,
 )
+from .regions import every_axis, replaced, spread, window_box, window_part
 from .spec import (
     Case,
     Kernels,
@@ -220,6 +224,70 @@ class _Conv(OpSpec[ConvAttrs]):
             node.source,
         )
 
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        shape = graph.values[node.outputs[0]].shape
+        groups = self.attrs_of(node).groups
+        return {**every_axis(shape), 1: shape[1] // groups if groups > 1 else 1}
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        a = self.attrs_of(node)
+        shape, w = (graph.values[n].shape for n in node.inputs[:2])
+        channels = (0, w[1])
+        if a.groups > 1:
+            each = w[0] // a.groups
+            channels = (box[1][0] // each * w[1], box[1][1] // each * w[1])
+        spatial = window_box(box, shape, w[2:], a.strides, a.pads, a.dilations)
+        return [(box[0], channels, *spatial)]
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        weight, groups = layer.tensors["weight"], int(layer.attrs["groups"])
+        outputs = slice(*box[1])
+        attrs: dict[str, Any] = {}
+        inputs = slice(None)
+        if groups > 1:
+            attrs["groups"] = (box[1][1] - box[1][0]) * groups // weight.shape[0]
+        elif reads[0][1] != (0, weight.shape[1]):
+            inputs = slice(*reads[0][1])
+        both = shapes[layer.inputs[0]], shapes[layer.outputs[0]]
+        attrs |= window_part(layer, box, reads[0], both, weight.shape[2:])
+        tensors = {r: layer.tensors[r][outputs] for r in ("bias", "multiplier", "shift")}
+        tensors["weight"] = np.ascontiguousarray(weight[outputs, inputs])
+        return replaced(layer, attrs=attrs, tensors=tensors)
+
+    def sum_axis(self, node: Node, graph: Graph) -> int | None:
+        return 1 if self.attrs_of(node).groups == 1 else None
+
+    def accumulate(
+        self,
+        layer: IntLayer,
+        inputs: Sequence[Array | None],
+        params: Mapping[str, QuantParams | None],
+        kernels: Kernels,
+    ) -> NDArray[np.int64]:
+        x = inputs[0]
+        assert x is not None
+        return kernels.conv(
+            spread(centre(x, params[layer.inputs[0]]), layer.attrs.get("margins"), 0),
+            layer.tensors["weight"],
+            strides=layer.attrs["strides"],
+            pads=layer.attrs["pads"],
+            dilations=layer.attrs["dilations"],
+            groups=layer.attrs["groups"],
+        )
+
+    def finish(
+        self, layer: IntLayer, acc: NDArray[np.int64], params: Mapping[str, QuantParams | None]
+    ) -> list[Array]:
+        out = params[layer.outputs[0]]
+        assert out is not None
+        return [finish_linear(acc, layer.tensors, out, 1)]
+
     def run(
         self,
         layer: IntLayer,
@@ -227,17 +295,7 @@ class _Conv(OpSpec[ConvAttrs]):
         params: Mapping[str, QuantParams | None],
         kernels: Kernels,
     ) -> list[Array]:
-        x, out = inputs[0], params[layer.outputs[0]]
-        assert x is not None and out is not None
-        acc = kernels.conv(
-            centre(x, params[layer.inputs[0]]),
-            layer.tensors["weight"],
-            strides=layer.attrs["strides"],
-            pads=layer.attrs["pads"],
-            dilations=layer.attrs["dilations"],
-            groups=layer.attrs["groups"],
-        )
-        return [finish_linear(acc, layer.tensors, out, 1)]
+        return self.finish(layer, self.accumulate(layer, inputs, params, kernels), params)
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
         attrs = ConvAttrs.from_dict(layer.real)

@@ -11,6 +11,7 @@ import numpy as np
 from ..ir import (
     Array,
     Attrs,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -19,6 +20,7 @@ from ..ir import (
     TensorType,
     Value,
 )
+from ..ir.boxes import whole
 from .common import (
     ax,
     centre,
@@ -30,6 +32,7 @@ from .common import (
     rounding_of,
 )
 from .conv import check_bias, constant_weights_reason, linear_inputs, linear_tensors
+from .regions import replaced
 from .spec import (
     Case,
     Kernels,
@@ -158,6 +161,26 @@ class TransposeConvolution(OpSpec[ConvTransposeAttrs]):
             linear_tensors(parts, weight),
             node.source,
         )
+
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return {0: 1, 1: 1} if self.attrs_of(node).groups == 1 else {0: 1}
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        return [(box[0], *whole(graph.values[node.inputs[0]].shape[1:]))]
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        if int(layer.attrs["groups"]) > 1:
+            return layer
+        cut = slice(*box[1])
+        tensors = {r: layer.tensors[r][cut] for r in ("bias", "multiplier", "shift")}
+        tensors["weight"] = np.ascontiguousarray(layer.tensors["weight"][:, cut])
+        return replaced(layer, tensors=tensors)
 
     def run(
         self,

@@ -64,6 +64,7 @@ class Unary(OpSpec[A]):
         sample: attributes of the sample cases.
     """
 
+    elementwise = True
     exported: ClassVar[str] = ""
     partial: ClassVar[bool] = False
     range: ClassVar[tuple[float, float]] = (-4.0, 4.0)

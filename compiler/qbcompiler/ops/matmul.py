@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..ir import (
     Array,
     Attrs,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -24,6 +26,7 @@ from ..ir import (
     TensorType,
     Value,
 )
+from ..ir.boxes import slices
 from .affine import MAX_RATIO
 from .arithmetic import add_any
 from .common import (
@@ -40,6 +43,7 @@ from .common import (
 )
 from .conv import linear_inputs, linear_tensors
 from .fixedpoint import fixed_multiplier, requantize
+from .regions import broadcast_box, every_axis, replaced
 from .shapes import ReshapeAttrs, TransposeAttrs
 from .spec import (
     Case,
@@ -146,6 +150,54 @@ class MatMul(OpSpec[NoAttrs]):
             node.source,
         )
 
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return every_axis(graph.values[node.outputs[0]].shape)
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        a, b = (graph.values[n] for n in node.inputs[:2])
+        left = (*broadcast_box(box[:-2], a.shape[:-2]), box[-2], (0, a.shape[-1]))
+        if b.is_const:
+            return [left]
+        return [left, (*broadcast_box(box[:-2], b.shape[:-2]), (0, b.shape[-2]), box[-1])]
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        if "weight" not in layer.tensors:
+            return layer
+        weight = layer.tensors["weight"]
+        batch = broadcast_box(box[:-2], weight.shape[:-2])
+        tensors = {r: layer.tensors[r][slice(*box[-1])] for r in ("bias", "multiplier", "shift")}
+        index = slices((*batch, reads[0][-1], box[-1]))
+        tensors["weight"] = np.ascontiguousarray(weight[index])
+        return replaced(layer, tensors=tensors)
+
+    def sum_axis(self, node: Node, graph: Graph) -> int | None:
+        a, b = (graph.values[n] for n in node.inputs[:2])
+        return a.type.rank - 1 if b.is_const else None
+
+    def accumulate(
+        self,
+        layer: IntLayer,
+        inputs: Sequence[Array | None],
+        params: Mapping[str, QuantParams | None],
+        kernels: Kernels,
+    ) -> NDArray[np.int64]:
+        a = inputs[0]
+        assert a is not None
+        return kernels.matmul(centre(a, params[layer.inputs[0]]), layer.tensors["weight"])
+
+    def finish(
+        self, layer: IntLayer, acc: NDArray[np.int64], params: Mapping[str, QuantParams | None]
+    ) -> list[Array]:
+        out = params[layer.outputs[0]]
+        assert out is not None
+        return [finish_linear(acc, layer.tensors, out, acc.ndim - 1)]
+
     def run(
         self,
         layer: IntLayer,
@@ -153,15 +205,12 @@ class MatMul(OpSpec[NoAttrs]):
         params: Mapping[str, QuantParams | None],
         kernels: Kernels,
     ) -> list[Array]:
-        a, out = inputs[0], params[layer.outputs[0]]
-        assert a is not None and out is not None
-        left = centre(a, params[layer.inputs[0]])
         tensors = layer.tensors
         if "weight" in tensors:
-            acc = kernels.matmul(left, tensors["weight"])
-            return [finish_linear(acc, tensors, out, acc.ndim - 1)]
-        b = inputs[1]
-        assert b is not None
+            return self.finish(layer, self.accumulate(layer, inputs, params, kernels), params)
+        (a, b), out = inputs, params[layer.outputs[0]]
+        assert a is not None and b is not None and out is not None
+        left = centre(a, params[layer.inputs[0]])
         acc = kernels.matmul(left, centre(b, params[layer.inputs[1]]))
         wide = is_wide(*(params[n] for n in layer.inputs))
         return [requantize(acc, tensors["multiplier"], tensors["shift"], out, wide=wide)]

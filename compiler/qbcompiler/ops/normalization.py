@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from ..ir import (
     Array,
     Attrs,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -48,6 +49,7 @@ from .common import (
     require,
     require_float,
 )
+from .regions import along, replaced
 from .spec import (
     Case,
     Kernels,
@@ -111,6 +113,18 @@ class _Norm(OpSpec[A]):
     def gather(self, constant: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return what :meth:`spread` was given."""
         return constant
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        return [box]
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        return replaced(layer, tensors={r: along(t, box) for r, t in layer.tensors.items()})
 
     def unsupported(self, node: Node, graph: Graph) -> str | None:
         for name in filter(None, node.inputs[1:]):
@@ -232,6 +246,9 @@ class _Trailing(_Norm[NormAttrs]):
     def size(self, attrs: NormAttrs, shape: tuple[int, ...]) -> int:
         return math.prod(shape[attrs.axis :])
 
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return dict.fromkeys(range(self.attrs_of(node).axis), 1)
+
     def infer(self, attrs: NormAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
         x, scale = require(inputs, 0), require(inputs, 1)
         require_float(x)
@@ -349,6 +366,9 @@ class InstanceNormalization(_Norm[InstanceNormAttrs]):
     def size(self, attrs: InstanceNormAttrs, shape: tuple[int, ...]) -> int:
         return math.prod(shape[2:])
 
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return {0: 1, 1: 1}
+
     def spread(self, constant: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         return constant.reshape(ax(rank, 1))
 
@@ -396,6 +416,10 @@ class GroupNormalization(_Norm[GroupNormAttrs]):
 
     def size(self, attrs: GroupNormAttrs, shape: tuple[int, ...]) -> int:
         return math.prod(shape[1:]) // attrs.groups
+
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        channels = graph.values[node.outputs[0]].shape[1]
+        return {0: 1, 1: channels // self.attrs_of(node).groups}
 
     def spread(self, constant: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         return constant.reshape(ax(rank, 1))

@@ -11,6 +11,7 @@ import numpy as np
 from ..ir import (
     Array,
     Attrs,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -19,9 +20,11 @@ from ..ir import (
     TensorType,
     Value,
 )
+from ..ir.boxes import whole
 from .affine import affine_form, affine_layer, run_affine
 from .common import float64, grid_of, int_list, integer_reason, normalize_axis, require
 from .fixedpoint import dequantize, quantize
+from .regions import along, every_axis, replaced
 from .slicing import SliceAttrs
 from .spec import (
     Case,
@@ -153,6 +156,43 @@ class Pad(OpSpec[PadAttrs]):
         inputs, outputs = [node.inputs[0]], list(node.outputs)
         return IntLayer(node.name, node.op, inputs, outputs, attrs, {}, node.source)
 
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        a, shape = self.attrs_of(node), graph.values[node.outputs[0]].shape
+        rank = len(shape)
+        padded = [i for i in range(rank) if a.pads[i] or a.pads[rank + i]]
+        return every_axis(shape, *(() if a.mode == "constant" else padded))
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        a, shape = self.attrs_of(node), graph.values[node.inputs[0]].shape
+        found = []
+        for (low, high), begin, size in zip(box, a.pads, shape, strict=False):
+            # at least one element, for a part that lies in the border alone
+            first = min(max(low - begin, 0), size - 1)
+            found.append((first, max(min(high - begin, size), first + 1)))
+        whole_box = whole(graph.values[node.outputs[0]].shape)
+        copied = a.mode != "constant"
+        return [
+            tuple(
+                (0, d) if copied and box[i] == whole_box[i] else found[i]
+                for i, d in enumerate(shape)
+            )
+        ]
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        tensors = {r: along(t, reads[0]) for r, t in layer.tensors.items()}
+        if layer.attrs["mode"] != "constant":
+            return replaced(layer, tensors=tensors)
+        rank, pads = len(box), layer.attrs["pads"]
+        begin = [r[0] - (b[0] - p) for r, b, p in zip(reads[0], box, pads, strict=False)]
+        end = [b[1] - pads[i] - reads[0][i][1] for i, b in enumerate(box)]
+        return replaced(layer, attrs={"pads": [*begin, *end][: 2 * rank]}, tensors=tensors)
+
     def run(
         self,
         layer: IntLayer,
@@ -168,6 +208,13 @@ class Pad(OpSpec[PadAttrs]):
         width = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
         mode = layer.attrs["mode"]
         if mode == "constant":
+            if min(pads, default=0) < 0:  # a part in the border, which reads one element in vain
+                cut = (
+                    slice(max(-b, 0), d - max(-e, 0))
+                    for d, (b, e) in zip(x.shape, width, strict=True)
+                )
+                x = x[tuple(cut)]
+                width = [(max(b, 0), max(e, 0)) for b, e in width]
             return [np.pad(x, width, constant_values=layer.attrs["value"])]
         return [np.pad(x, width, mode=mode)]
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..ir import (
     Array,
     Attrs,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -22,6 +23,7 @@ from ..ir import (
     TensorType,
     Value,
 )
+from ..ir.boxes import whole
 from .affine import MAX_RATIO
 from .common import (
     centre,
@@ -34,6 +36,7 @@ from .common import (
     rounding_of,
 )
 from .fixedpoint import fixed_multiplier, requantize
+from .regions import along, every_axis, replaced, spread, window_box, window_part
 from .spec import (
     Case,
     Kernels,
@@ -176,6 +179,28 @@ class Pooling(OpSpec[PoolingAttrs]):
         inputs, outputs = [node.inputs[0]], list(node.outputs)
         return IntLayer(node.name, node.op, inputs, outputs, a.to_dict(), tensors, node.source)
 
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return every_axis(graph.values[node.outputs[0]].shape)
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        a, shape = self.attrs_of(node), graph.values[node.inputs[0]].shape
+        spatial = window_box(box, shape, a.kernel, a.strides, a.pads, a.dilations)
+        return [(box[0], box[1], *spatial)]
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        both = shapes[layer.inputs[0]], shapes[layer.outputs[0]]
+        attrs = window_part(layer, box, reads[0], both, layer.attrs["kernel"])
+        if attrs:
+            attrs["ceil_mode"] = False  # the margins hold what overhangs
+        tensors = {"row": along(layer.tensors["row"], box)} if "row" in layer.tensors else {}
+        return replaced(layer, attrs=attrs, tensors=tensors)
+
     def run(
         self,
         layer: IntLayer,
@@ -185,13 +210,15 @@ class Pooling(OpSpec[PoolingAttrs]):
     ) -> list[Array]:
         x, out = inputs[0], params[layer.outputs[0]]
         assert x is not None and out is not None
-        a = PoolingAttrs.from_dict(layer.attrs)
+        margins = layer.attrs.get("margins")
+        a = PoolingAttrs.from_dict({k: v for k, v in layer.attrs.items() if k != "margins"})
         if a.mode == "max":
-            return [_slide(x, a, np.maximum, _lowest(x.dtype))]
+            lowest = _lowest(x.dtype)
+            return [_slide(spread(x, margins, lowest), a, np.maximum, lowest)]
         source = params[layer.inputs[0]]
         wide = is_wide(source)
         sums = np.int64 if wide else np.int32
-        total = _slide(centre(x, source).astype(sums), a, np.add, 0)
+        total = _slide(spread(centre(x, source).astype(sums), margins, 0), a, np.add, 0)
         index = layer.tensors["row"]
         m, r = layer.tensors["multiplier"][index], layer.tensors["shift"][index]
         return [requantize(total, m, r, out, wide=wide)]
@@ -325,6 +352,12 @@ class GlobalAveragePooling(OpSpec[NoAttrs]):
 
     def export(self, node: Node, graph: Graph, to: OnnxEmitter) -> None:
         to.emit("GlobalAveragePool", node.inputs, node.outputs)
+
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return {0: 1, 1: 1}
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        return [(*box[:2], *whole(graph.values[node.inputs[0]].shape[2:]))]
 
     def unsupported(self, node: Node, graph: Graph) -> str | None:
         size = math.prod(graph.values[node.inputs[0]].shape[2:])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..ir import (
     Array,
     Attrs,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -35,6 +36,7 @@ from .common import (
 )
 from .fixedpoint import fixed_multiplier, requantize
 from .move import Move
+from .regions import every_axis
 from .spec import (
     Case,
     Kernels,
@@ -87,6 +89,16 @@ class _Reduce(OpSpec[ReduceAttrs]):
         else:
             shape = tuple(d for i, d in enumerate(x.shape) if i not in axes)
         return [x.type.with_shape(shape)]
+
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        a = self.attrs_of(node)
+        rank = len(graph.values[node.outputs[0]].shape)
+        return every_axis(range(rank), *(a.axes if a.keepdims else ()))
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        a, shape = self.attrs_of(node), graph.values[node.inputs[0]].shape
+        kept = iter(box if not a.keepdims else [b for i, b in enumerate(box) if i not in a.axes])
+        return [tuple((0, d) if i in a.axes else next(kept) for i, d in enumerate(shape))]
 
     def lower(self, node: SourceNode, to: Lowering) -> list[Value] | Refusal:
         x = node.input(0)

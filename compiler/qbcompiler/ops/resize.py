@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from ..ir import (
     Array,
     Attrs,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -42,6 +44,7 @@ from .interpolation import (
     source_coordinates,
     taps,
 )
+from .regions import every_axis, replaced
 from .spec import (
     Case,
     Kernels,
@@ -184,7 +187,7 @@ class Resize(OpSpec[ResizeAttrs]):
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         a = self.attrs_of(node)
         shape = q.graph.values[node.inputs[0]].shape
-        axes = [i for i, d in enumerate(shape) if a.sizes[i] != d or a.scales[i] != 1.0]
+        axes = _axes(a, shape)
         if q.params(node.inputs[0]) != q.params(node.outputs[0]) and a.mode == "nearest":
             raise ValueError("nearest interpolation's output must have its input's grid")
         wide = is_wide(q.params(node.inputs[0]), q.params(node.outputs[0]))
@@ -192,15 +195,7 @@ class Resize(OpSpec[ResizeAttrs]):
         bits = min(most, total // max(len(axes), 1))
         tensors: dict[str, Array] = {}
         for axis in axes:
-            x = source_coordinates(a.coordinates, shape[axis], a.sizes[axis], a.scales[axis])
-            index, weight = taps(
-                x,
-                shape[axis],
-                a.mode,
-                nearest=a.nearest,
-                cubic_a=a.cubic_a,
-                exclude_outside=a.exclude_outside,
-            )
+            index, weight = _taps(a, shape[axis], axis)
             tensors[f"index_{axis}"] = index.astype(np.int32)
             if a.mode != "nearest":
                 tensors[f"weight_{axis}"] = fixed_point_taps(weight, bits)
@@ -212,6 +207,34 @@ class Resize(OpSpec[ResizeAttrs]):
         inputs, outputs = [node.inputs[0]], list(node.outputs)
         attrs: dict[str, Any] = {"axes": axes, "mode": a.mode}
         return IntLayer(node.name, node.op, inputs, outputs, attrs, tensors, node.source)
+
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return every_axis(graph.values[node.outputs[0]].shape)
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        a, shape = self.attrs_of(node), graph.values[node.inputs[0]].shape
+        found = list(box)
+        for axis in _axes(a, shape):
+            low, high = _reach(a, shape[axis], axis)
+            start, stop = box[axis]
+            found[axis] = (int(low[start:stop].min()), int(high[start:stop].max()) + 1)
+        return [tuple(found)]
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        tensors: dict[str, Array] = {}
+        for axis in layer.attrs["axes"]:
+            cut = slice(*box[axis])
+            index = layer.tensors[f"index_{axis}"][cut]
+            tensors[f"index_{axis}"] = index.astype(np.int32) - np.int32(reads[0][axis][0])
+            if f"weight_{axis}" in layer.tensors:
+                tensors[f"weight_{axis}"] = layer.tensors[f"weight_{axis}"][cut]
+        return replaced(layer, tensors=tensors)
 
     def run(
         self,
@@ -281,6 +304,31 @@ class Resize(OpSpec[ResizeAttrs]):
             ),
         ]
         return found
+
+
+def _axes(a: ResizeAttrs, shape: Sequence[int]) -> list[int]:
+    """Return the axes along which something is resized."""
+    return [i for i, d in enumerate(shape) if a.sizes[i] != d or a.scales[i] != 1.0]
+
+
+def _taps(a: ResizeAttrs, size: int, axis: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return source indices and weights along an axis of ``size``."""
+    x = source_coordinates(a.coordinates, size, a.sizes[axis], a.scales[axis])
+    return taps(
+        x,
+        size,
+        a.mode,
+        nearest=a.nearest,
+        cubic_a=a.cubic_a,
+        exclude_outside=a.exclude_outside,
+    )
+
+
+@lru_cache(maxsize=256)
+def _reach(a: ResizeAttrs, size: int, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first and the last source index of each output index along an axis."""
+    index = _taps(a, size, axis)[0]
+    return index.min(axis=1), index.max(axis=1)
 
 
 def _case(id: str, out: tuple[int, int], **attrs: Any) -> Case:

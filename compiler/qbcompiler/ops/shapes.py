@@ -15,6 +15,7 @@ import numpy as np
 from ..ir import (
     Array,
     Attrs,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -24,6 +25,7 @@ from ..ir import (
     TensorType,
     Value,
 )
+from ..ir.boxes import box_shape
 from .activation import ClipAttrs
 from .affine import affine_form, affine_layer, run_affine
 from .common import (
@@ -36,6 +38,7 @@ from .common import (
     require,
 )
 from .move import Move
+from .regions import broadcast_box, every_axis, replaced
 from .spec import (
     Case,
     Kernels,
@@ -248,6 +251,13 @@ class Transpose(Move[TransposeAttrs]):
     def move(self, layer: IntLayer, x: Array) -> Array:
         return np.ascontiguousarray(x.transpose(layer.attrs["perm"]))
 
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return every_axis(graph.values[node.outputs[0]].shape)
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        perm = self.attrs_of(node).perm
+        return [tuple(box[perm.index(i)] for i in range(len(perm)))]
+
     def cases(self) -> Sequence[Case]:
         return [
             Case("nhwc", TransposeAttrs((0, 2, 3, 1)), [_act(1, 3, 4, 5)], bound=0.0),
@@ -296,6 +306,21 @@ class Expand(Move[ReshapeAttrs]):
     def move(self, layer: IntLayer, x: Array) -> Array:
         return np.ascontiguousarray(np.broadcast_to(x, tuple(layer.attrs["shape"])))
 
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return every_axis(graph.values[node.outputs[0]].shape)
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        return [broadcast_box(box, graph.values[node.inputs[0]].shape)]
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        return replaced(layer, attrs={"shape": list(box_shape(box))})
+
     def cases(self) -> Sequence[Case]:
         return [
             Case("rows", ReshapeAttrs((2, 3, 4)), [_act(3, 1)], bound=0.0),
@@ -307,6 +332,7 @@ class Identity(Move[NoAttrs]):
     """Passes its input on: gives a graph output a name of its own."""
 
     name = "Identity"
+    elementwise = True
     attrs_type = NoAttrs
     onnx = ("Identity",)
 
@@ -355,6 +381,7 @@ class Cast(Move[CastAttrs]):
 
     name = "Cast"
     attrs_type = CastAttrs
+    elementwise = True
 
     def rule_of(self, node: Node, graph: Graph) -> QuantRule:
         if self.attrs_of(node).scale is not None:

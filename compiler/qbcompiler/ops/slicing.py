@@ -11,6 +11,7 @@ import numpy as np
 from ..ir import (
     Array,
     Attrs,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -19,6 +20,7 @@ from ..ir import (
     TensorType,
     Value,
 )
+from ..ir.boxes import box_shape, is_empty, slices
 from .affine import affine_form, affine_tensors, run_affine
 from .common import (
     grid_of,
@@ -30,6 +32,7 @@ from .common import (
 )
 from .fixedpoint import dequantize, quantize
 from .move import Move
+from .regions import every_axis, replaced
 from .spec import (
     Affine,
     Case,
@@ -189,6 +192,33 @@ class Slice(Move[SliceAttrs]):
             parts.append(slice(start, end if end >= 0 else None, step))
         return np.ascontiguousarray(x[tuple(parts)])
 
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return every_axis(graph.values[node.outputs[0]].shape)
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        a = self.attrs_of(node)
+        found = []
+        for (low, high), start, step in zip(box, a.starts, a.steps, strict=True):
+            ends = start + low * step, start + (high - 1) * step
+            found.append((min(ends), max(ends) + 1))
+        return [tuple(found)]
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        a = layer.attrs
+        starts = [
+            start + low * step - first
+            for (low, _), start, step, (first, _) in zip(
+                box, a["starts"], a["steps"], reads[0], strict=True
+            )
+        ]
+        return replaced(layer, attrs={"starts": starts, "sizes": list(box_shape(box))})
+
     def cases(self) -> Sequence[Case]:
         return [
             Case("rows", SliceAttrs((1, 0), (2, 5), (1, 1)), [_act(4, 5)], bound=0.0),
@@ -253,12 +283,28 @@ class Gather(Move[AxisAttrs]):
     def move(self, layer: IntLayer, x: Array) -> Array:
         return np.take(x, layer.tensors["indices"].astype(np.int64), axis=layer.attrs["axis"])
 
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        axis, rank = self.attrs_of(node).axis, len(graph.values[node.inputs[1]].shape)
+        shape = graph.values[node.outputs[0]].shape
+        return every_axis(shape, *range(axis, axis + rank))
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        axis, rank = self.attrs_of(node).axis, len(graph.values[node.inputs[1]].shape)
+        size = graph.values[node.inputs[0]].shape[axis]
+        return [(*box[:axis], (0, size), *box[axis + rank :])]
+
     def cases(self) -> Sequence[Case]:
         return [
             Case("list", AxisAttrs(1), [_act(2, 5, 3), np.array([4, 0, -2])], bound=0.0),
             Case("scalar", AxisAttrs(0), [_act(4, 3), np.asarray(2)], bound=0.0),
             Case("matrix", AxisAttrs(0), [_act(4, 3), np.array([[0, 1], [3, 3]])], bound=0.0),
         ]
+
+
+def _within(cut: tuple[int, int], first: int, size: int) -> tuple[int, int]:
+    """Return what ``cut`` of a row of tensors takes of the one at ``first``, counted from there."""
+    low, high = max(cut[0] - first, 0), min(cut[1] - first, size)
+    return (low, high) if low < high else (0, 0)
 
 
 class Concatenate(OpSpec[AxisAttrs]):
@@ -365,6 +411,56 @@ class Concatenate(OpSpec[AxisAttrs]):
                 x = run_affine(part, [x], out)
             parts.append(x)
         return [np.concatenate(parts, axis=layer.attrs["axis"])]
+
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return every_axis(graph.values[node.outputs[0]].shape)
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        axis, first, found = self.attrs_of(node).axis, 0, []
+        for name in node.inputs:
+            value = graph.values[name]
+            size = value.shape[axis]
+            if not value.is_const:
+                cut = _within(box[axis], first, size)
+                found.append((*box[:axis], cut, *box[axis + 1 :]))
+            first += size
+        return found
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        axis, first = int(layer.attrs["axis"]), 0
+        shifts: list[int] = []
+        tensors: dict[str, Array] = {}
+        inputs: list[str] = []
+        rest = iter(zip(layer.inputs, reads, strict=True))
+        for index, shift in enumerate(layer.attrs["shifts"]):
+            constant = layer.tensors.get(f"constant_{index}") if shift == 0 else None
+            if constant is not None:
+                cut = _within(box[axis], first, constant.shape[axis])
+                first += constant.shape[axis]
+                if cut[0] < cut[1]:
+                    where = slices((*box[:axis], cut, *box[axis + 1 :]))
+                    tensors[f"constant_{len(shifts)}"] = constant[where]
+                    shifts.append(0)
+                continue
+            name, read = next(rest)
+            first += shapes[name][axis]
+            if is_empty(read):
+                continue
+            for role in ("multiplier", "offset"):
+                if f"{role}_{index}" in layer.tensors:
+                    tensors[f"{role}_{len(shifts)}"] = layer.tensors[f"{role}_{index}"]
+            shifts.append(shift)
+            inputs.append(name)
+        attrs = {**layer.attrs, "shifts": shifts}
+        return IntLayer(
+            layer.name, layer.op, inputs, list(layer.outputs), attrs, tensors, layer.source
+        )
 
     def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
         out = params[layer.outputs[0]]

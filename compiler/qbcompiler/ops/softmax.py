@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..ir import (
     Array,
+    Box,
     DType,
     Graph,
     IntLayer,
@@ -32,6 +33,7 @@ from ..ir import (
     Value,
 )
 from .common import grid_of, integer_reason, normalize_axis, require, require_float
+from .regions import every_axis
 from .slicing import AxisAttrs
 from .spec import (
     Case,
@@ -109,6 +111,12 @@ class _Softmax(OpSpec[AxisAttrs]):
         if size > 1 << 20:
             return f"an axis of {size} elements is too long"
         return integer_reason(node, graph)
+
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        return every_axis(graph.values[node.outputs[0]].shape, self.attrs_of(node).axis)
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        return [box]
 
     def grids(self, node: Node, q: QuantContext) -> tuple[QuantParams, QuantParams]:
         """Return input and output grid."""

@@ -17,7 +17,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ir import Array, Attrs, Graph, IntLayer, Node, QuantParams, TensorType, Value
+from ..ir import Array, Attrs, Box, Graph, IntLayer, Node, QuantParams, TensorType, Value
+from ..ir.boxes import whole
+from .regions import along, broadcast_box, every_axis, replaced
 
 __all__ = [
     "EXPORT_OPSET",
@@ -349,6 +351,8 @@ class OpSpec(Generic[A]):
         channel_first: the operator's data inputs and outputs of rank 3 and more are
             [N, C, spatial…], which the device stores channel-last. Operators that work on any
             layout (elementwise, MatMul, Reshape …) leave it False.
+        elementwise: each output element depends only on the elements of the activations that
+            broadcast to it, and the layer's tensors, tables apart, broadcast to the output.
     """
 
     name: ClassVar[str]
@@ -357,6 +361,7 @@ class OpSpec(Generic[A]):
     onnx: ClassVar[tuple[str, ...]] = ()
     weights: ClassVar[tuple[int, ...]] = ()
     channel_first: ClassVar[bool] = False
+    elementwise: ClassVar[bool] = False
 
     def attrs_of(self, node: Node) -> A:
         """Return the node's attributes in this operator's own type."""
@@ -447,6 +452,82 @@ class OpSpec(Generic[A]):
     def macs(self, node: Node, graph: Graph) -> int:
         """Return the multiply-adds of the layer; 0 for layers that have none."""
         return 0
+
+    # -- parts of a layer (a device computes tiles) -----------------------------------------
+
+    def cuts(self, node: Node, graph: Graph) -> Mapping[int, int]:
+        """Return the axes along which a part of output 0 can be computed alone.
+
+        Each axis with the number that cuts must be multiples of. Nothing by default: such a
+        layer is computed whole.
+        """
+        if self.elementwise and len(node.outputs) == 1:
+            return every_axis(graph.values[node.outputs[0]].shape)
+        return {}
+
+    def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
+        """Return what a part of the output reads: a box of each input of the integer layer.
+
+        An empty box is an input that the part does not read.
+
+        Args:
+            node: a float layer.
+            graph: its graph.
+            box: of output 0, cut where :meth:`cuts` allows it.
+        """
+        names = [n for n in node.inputs if n and not graph.values[n].is_const]
+        if self.elementwise:
+            return [broadcast_box(box, graph.values[n].shape) for n in names]
+        return [whole(graph.values[n].shape) for n in names]
+
+    def part(
+        self,
+        layer: IntLayer,
+        box: Box,
+        reads: Sequence[Box],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> IntLayer:
+        """Return the integer layer that computes ``box`` of the output from ``reads`` alone.
+
+        Its inputs are those that it reads something of.
+
+        Args:
+            layer: the whole layer.
+            box: of output 0.
+            reads: as :meth:`reads` gives them; the sum's axis may be cut too (:meth:`sum_axis`).
+            shapes: of the layer's inputs and outputs, by name.
+        """
+        if not self.elementwise:
+            return layer
+        tensors = {
+            role: t if role.startswith("table") else along(t, box)
+            for role, t in layer.tensors.items()
+        }
+        return replaced(layer, tensors=tensors)
+
+    def sum_axis(self, node: Node, graph: Graph) -> int | None:
+        """Return the axis of input 0 along which one output's sum of products can be split.
+
+        None by default: the sum is taken at once. Otherwise :meth:`accumulate` of parts that
+        read different ranges of that axis add up, and :meth:`finish` makes the output of them.
+        """
+        return None
+
+    def accumulate(
+        self,
+        layer: IntLayer,
+        inputs: Sequence[Array | None],
+        params: Mapping[str, QuantParams | None],
+        kernels: Kernels,
+    ) -> NDArray[np.int64]:
+        """Return the exact sums of products of a layer, or of a part of one."""
+        raise TypeError(f"{self.name} has no sum to split")
+
+    def finish(
+        self, layer: IntLayer, acc: NDArray[np.int64], params: Mapping[str, QuantParams | None]
+    ) -> list[Array]:
+        """Return the outputs that sums of :meth:`accumulate` give; they are overwritten."""
+        raise TypeError(f"{self.name} has no sum to split")
 
     def cases(self) -> Sequence[Case]:
         """Return sample cases; at least one for each ONNX form and each attribute's effect."""

@@ -7,7 +7,7 @@ from .reader import FormatVersion
 __all__ = ["MAX_DIMENSION", "MAX_ITEMS", "MAX_NAME", "MAX_RANK", "MBLT_FORMAT", "MXQ_FORMAT"]
 
 MBLT_FORMAT = FormatVersion("mblt", 1, 0)
-MXQ_FORMAT = FormatVersion("mxq", 1, 0)
+MXQ_FORMAT = FormatVersion("mxq", 1, 1)
 
 MAX_ITEMS = 1_000_000
 """Largest number of values, and of layers, of one graph."""

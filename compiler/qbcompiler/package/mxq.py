@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..ir import Graph, IntGraph, TensorType
+from ..ir.program import Program
 from ..ops import Registry
 from .formats import MAX_NAME, MBLT_FORMAT, MXQ_FORMAT
 from .graph_json import graph_tensors, graph_to_json, read_graph, read_type
@@ -22,6 +23,7 @@ from .int_graph_json import (
 )
 from .json_io import Fields, dump_json, parse_json
 from .mblt import MAX_GRAPH
+from .program_json import program_to_json, read_program
 from .reader import Container
 from .safetensors_io import TensorsReader, tensors_section
 from .writer import MANIFEST, Section, Written, write_container
@@ -81,6 +83,7 @@ class MxqContents:
         estimate: memory plan and cycles by scheme, in sum; {} where nothing was estimated.
         body: the integer graph.
         head, tail: float graphs that run on the CPU; None without offloading.
+        programs: the device's program of each scheme.
         integer_io: whether the device's interface is made of integers: what the body reads and
             makes is then int8 at the package's border, with the grid in the manifest.
     """
@@ -97,6 +100,7 @@ class MxqContents:
     head: Graph | None = None
     tail: Graph | None = None
     estimate: Mapping[str, Any] = field(default_factory=dict)
+    programs: Mapping[str, Program] = field(default_factory=dict)
     integer_io: bool = False
 
 
@@ -141,6 +145,9 @@ def _sections(contents: MxqContents) -> list[Section]:
         Section.of_bytes(GRAPH, "graph", body),
         tensors_section(WEIGHTS, int_graph_tensors(contents.body, _BODY)),
     ]
+    for scheme, program in contents.programs.items():
+        text = dump_json(program_to_json(program))
+        sections.append(Section.of_bytes(_program(scheme), "program", text))
     offloaded = {p: g for p in _OFFLOADED if (g := getattr(contents, p)) is not None}
     tensors = {}
     for place, graph in offloaded.items():
@@ -150,6 +157,10 @@ def _sections(contents: MxqContents) -> list[Section]:
     if offloaded:
         sections.append(tensors_section(OFFLOAD_WEIGHTS, tensors))
     return sections
+
+
+def _program(scheme: str) -> str:
+    return f"programs/{scheme}.json"
 
 
 class Mxq:
@@ -224,6 +235,18 @@ class Mxq:
         data = parse_json(self.container.read(GRAPH, MAX_GRAPH), GRAPH)
         tensors = TensorsReader(self.container.map(WEIGHTS), WEIGHTS)
         return read_int_graph(Fields(data, GRAPH), tensors, self._registry)
+
+    def program(self, scheme: str) -> Program | None:
+        """Return the device's program of a scheme, or None where the file has none.
+
+        Raises:
+            FormatError: its section is damaged or does not hold what it must.
+        """
+        section = _program(scheme)
+        if section not in self.container.sections:
+            return None
+        data = parse_json(self.container.read(section, MAX_GRAPH), section)
+        return read_program(Fields(data, section))
 
     @cached_property
     def head(self) -> Graph | None:

@@ -9,19 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .accelerator import Accelerator, CoreMode, ModelConfig
+    from .accelerator import Accelerator, CoreMode, Executor, ModelConfig
     from .float_engine import float_engine_version
     from .integer_engine import IntegerEngine
     from .kernels import ExactKernels
     from .model import Model
+    from .program_engine import ProgramEngine
 
 __all__ = [
     "Accelerator",
     "CoreMode",
     "ExactKernels",
+    "Executor",
     "IntegerEngine",
     "Model",
     "ModelConfig",
+    "ProgramEngine",
     "float_engine_version",
 ]
 
@@ -29,9 +32,11 @@ _HOME = {
     "Accelerator": "accelerator",
     "CoreMode": "accelerator",
     "ExactKernels": "kernels",
+    "Executor": "accelerator",
     "IntegerEngine": "integer_engine",
     "Model": "model",
     "ModelConfig": "accelerator",
+    "ProgramEngine": "program_engine",
     "float_engine_version": "float_engine",
 }
 

@@ -8,7 +8,16 @@ from enum import StrEnum
 
 from ..errors import ArgumentError
 
-__all__ = ["Accelerator", "CoreMode", "ModelConfig"]
+__all__ = ["Accelerator", "CoreMode", "Executor", "ModelConfig"]
+
+
+class Executor(StrEnum):
+    """What the reference runtime executes; both give the same bits."""
+
+    PROGRAM = "program"
+    """The device's program of the core mode: tile by tile, core by core."""
+    GRAPH = "graph"
+    """The integer graph, layer by layer."""
 
 
 class CoreMode(StrEnum):
@@ -34,10 +43,12 @@ class ModelConfig:
         core_mode: a mode that the package was built for.
         threads: threads that the reference runtime uses; None for one for each processor that
             this process may use. Results do not depend on it.
+        executor: what to execute; a package without programs has the graph alone.
     """
 
     core_mode: CoreMode = CoreMode.AUTO
     threads: int | None = None
+    executor: Executor = Executor.PROGRAM
 
     def __post_init__(self) -> None:
         try:
@@ -48,6 +59,14 @@ class ModelConfig:
                 f"unknown core mode {self.core_mode!r}",
                 details={"got": str(self.core_mode), "expected": [m.value for m in CoreMode]},
                 hint=f"one of {modes}",
+            ) from None
+        try:
+            object.__setattr__(self, "executor", Executor(self.executor))
+        except ValueError:
+            raise ArgumentError(
+                f"unknown executor {self.executor!r}",
+                details={"got": str(self.executor), "expected": [e.value for e in Executor]},
+                hint=f"one of {', '.join(e.value for e in Executor)}",
             ) from None
         if self.threads is not None and self.threads < 1:
             raise ArgumentError(f"threads must be at least 1, got {self.threads}")

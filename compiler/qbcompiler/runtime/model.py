@@ -13,7 +13,7 @@ from ..errors import ArgumentError, DeviceSchemeError
 from ..ir import Array
 from ..package import Mxq, read_mxq
 from ..package.json_io import Fields
-from .accelerator import Accelerator, CoreMode, ModelConfig
+from .accelerator import Accelerator, CoreMode, Executor, ModelConfig
 from .pipeline import Pipeline
 from .ports import Port, read_ports
 
@@ -84,12 +84,16 @@ class Model:
                 details={"expected": mxq.device, "got": accelerator.device},
                 hint=f"use Accelerator({mxq.device!r}), or compile for {accelerator.device}",
             )
+        program = None
+        if self.config.executor is Executor.PROGRAM:
+            program = mxq.program(self.core_mode.value)
         self._pipeline = Pipeline(
             mxq.body,
             head=mxq.head,
             tail=mxq.tail,
             outputs=[p.name for p in self.outputs],
             threads=self.config.thread_count,
+            program=program,
         )
 
     def infer(self, inputs: Inputs) -> list[Array]:

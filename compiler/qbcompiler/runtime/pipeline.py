@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ..errors import ArgumentError
 from ..ir import Array, Graph, IntGraph
+from ..ir.program import Program
 from ..ops import Registry
 from .integer_engine import IntegerEngine, Visit, to_real
 
@@ -23,6 +24,7 @@ class Pipeline:
         head, tail: float graphs, or None.
         outputs: the whole model's outputs, in order.
         threads: threads for one layer.
+        program: the body's program to execute; the integer graph by default.
         registry: operators; the built-in ones by default.
     """
 
@@ -34,9 +36,15 @@ class Pipeline:
         tail: Graph | None = None,
         outputs: Sequence[str] | None = None,
         threads: int = 1,
+        program: Program | None = None,
         registry: Registry | None = None,
     ) -> None:
-        self.body = IntegerEngine(body, threads, registry=registry)
+        if program is None:
+            self.body = IntegerEngine(body, threads, registry=registry)
+        else:
+            from .program_engine import ProgramEngine
+
+            self.body = ProgramEngine(body, program, threads, registry=registry)
         self.outputs = list(body.outputs if outputs is None else outputs)
         self._head_inputs = list(head.inputs) if head is not None else []
         self._tail_inputs = list(tail.inputs) if tail is not None else []

@@ -1,0 +1,315 @@
+"""What a scheme's program is to be: who computes what, which tensors stay on chip, which tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..ir import Box
+from ..ir.boxes import contains, is_empty, whole
+from ..ir.program import Place
+from .layers import Layer, Model
+from .machine import Machine
+from .memory import Buffer, MemoryPlan, place
+from .tiles import Tiling, split_axis, tile_layer
+
+__all__ = ["Decisions", "Step", "decide"]
+
+_ROUNDS = 200
+
+
+@dataclass(slots=True)
+class Step:
+    """One layer of the program.
+
+    Attributes:
+        layer: which.
+        split: ``rows``, ``channels`` or ``none``.
+        shares: each core's box of output 0; None for a core that does nothing.
+        tilings: each core's tiles.
+        ahead: whether its first constants are fetched while the step before is computed.
+    """
+
+    layer: Layer
+    split: str
+    shares: list[Box | None]
+    tilings: list[Tiling | None] = field(default_factory=list)
+    ahead: bool = False
+
+    def slots(self) -> dict[str, tuple[int, int]]:
+        """Return bytes and number of buffers by use, enough for every core."""
+        found: dict[str, tuple[int, int]] = {}
+        for tiling in self.tilings:
+            for name, slot in (tiling.slots if tiling else {}).items():
+                size, count = found.get(name, (0, 0))
+                found[name] = (max(size, slot.size), max(count, slot.count))
+        return found
+
+
+@dataclass(slots=True)
+class Decisions:
+    """Everything that the instructions follow from.
+
+    Attributes:
+        steps: in order.
+        parts: of each tensor by core, as its maker leaves it.
+        kept: tensors that stay on chip: number of their buffer.
+        slots: buffers of each step by use.
+        chip: on-chip buffers.
+        chip_bound: no placement of them needs less.
+        external: places in external memory.
+        external_plan: how they were placed.
+    """
+
+    steps: list[Step]
+    parts: dict[str, list[Box | None]]
+    kept: dict[str, int]
+    slots: list[dict[str, list[int]]]
+    chip: list[Place]
+    chip_bound: int
+    external: dict[str, Place]
+    external_plan: MemoryPlan
+
+
+def decide(model: Model, machine: Machine, cores: int) -> Decisions:
+    """Decide a program for ``cores`` that share an input (1 for a core alone)."""
+    steps = [_share(layer, model, machine, cores) for layer in model.layers if not layer.alias]
+    parts = _parts(model, steps, cores)
+    lives = _lives(model, steps)
+    banned = _banned(model, cores)
+    memo: dict[tuple[int, int, int, frozenset[str], bool], Tiling] = {}
+    ahead = True
+    for _ in range(_ROUNDS):
+        kept = _keep(model, machine, parts, lives, banned, cores)
+        full = _tile(model, machine, steps, parts, lives, kept, memo)
+        if full is not None and full not in banned:
+            banned.add(full)
+            continue
+        _look_ahead(machine, steps, lives, kept, wanted=ahead)
+        found = _place_on_chip(machine, steps, lives, kept)
+        if found is not None:
+            chip, numbers, slots, bound = found
+            external, plan = _place_outside(model, machine, lives, kept)
+            return Decisions(steps, parts, numbers, slots, chip, bound, external, plan)
+        if ahead:
+            ahead = False
+        elif kept:
+            banned.add(max(kept, key=lambda n: (kept[n], n)))
+    raise AssertionError("buffers of single steps always fit")  # pragma: no cover
+
+
+def _share(layer: Layer, model: Model, machine: Machine, cores: int) -> Step:
+    """Split a layer between cores in the way that takes the fewest cycles."""
+    box = whole(layer.shape)
+    alone: list[Box | None] = [box, *[None] * (cores - 1)]
+    if cores == 1:
+        return Step(layer, "none", alone)
+    best = (layer.cycles(box, machine.side), 2, Step(layer, "none", alone))
+    choices = [(split_axis(layer, model, cores), "rows", 0)]
+    if layer.channel_axis is not None and layer.channel_axis in layer.cuts:
+        choices.append((layer.channel_axis, "channels", 1))
+    for axis, name, order in choices:
+        if axis is None:
+            continue
+        step, size = layer.cuts[axis], layer.shape[axis]
+        unit = step
+        if name == "channels" and step == 1 and size >= machine.side * cores:
+            unit = machine.side
+        length = math.ceil(size / unit / cores) * unit
+        shares: list[Box | None] = []
+        for core in range(cores):
+            span = (min(core * length, size), min((core + 1) * length, size))
+            shares.append((*box[:axis], span, *box[axis + 1 :]) if span[0] < span[1] else None)
+        first = shares[0]
+        assert first is not None
+        cost = layer.cycles(first, machine.side)
+        if (cost, order) < best[:2]:
+            best = (cost, order, Step(layer, name, shares))
+    return best[2]
+
+
+def _parts(model: Model, steps: list[Step], cores: int) -> dict[str, list[Box | None]]:
+    parts: dict[str, list[Box | None]] = {}
+    for step in steps:
+        for i, name in enumerate(step.layer.outputs):
+            box = whole(model.graph.values[name].shape)
+            parts[name] = list(step.shares) if i == 0 else [box, *[None] * (cores - 1)]
+    return parts
+
+
+def _lives(model: Model, steps: list[Step]) -> dict[str, tuple[int, int]]:
+    lives: dict[str, tuple[int, int]] = {}
+    for index, step in enumerate(steps):
+        for name in (*step.layer.inputs, *step.layer.outputs):
+            root = model.root(name)
+            first, _ = lives.get(root, (index, index))
+            lives[root] = (first, index)
+    for name in model.graph.inputs:
+        if model.root(name) in lives or name in model.graph.outputs:
+            _, last = lives.get(model.root(name), (0, 0))
+            lives[model.root(name)] = (0, last)
+        else:
+            lives[name] = (0, 0)
+    for name in model.graph.outputs:
+        root = model.root(name)
+        lives[root] = (lives.get(root, (0, 0))[0], len(steps))
+    return lives
+
+
+def _banned(model: Model, cores: int) -> set[str]:
+    """Return the tensors that must lie in external memory."""
+    graph = model.graph
+    found = {model.root(n) for n in (*graph.inputs, *graph.outputs)}
+    if cores > 1:
+        # another name of a tensor has other boxes than the parts that cores hold
+        found |= set(model.aliases.values())
+    return found
+
+
+def _size(model: Model, machine: Machine, name: str, box: Box) -> int:
+    size = model.layouts[name].size(box, machine.channel_alignment)
+    return -(-size // machine.alignment) * machine.alignment
+
+
+def _keep(
+    model: Model,
+    machine: Machine,
+    parts: Mapping[str, list[Box | None]],
+    lives: Mapping[str, tuple[int, int]],
+    banned: set[str],
+    cores: int,
+) -> dict[str, int]:
+    """Choose tensors that never leave the chip: short lives first, while all fit in half of it."""
+    budget = machine.on_chip // 2
+    used = [0] * (max((last for _, last in lives.values()), default=0) + 1)
+    sizes = {
+        name: max((_size(model, machine, name, b) for b in parts[name] if b is not None), default=0)
+        for name in lives
+        if name in parts and name not in banned
+    }
+    kept: dict[str, int] = {}
+    for name in sorted(sizes, key=lambda n: (lives[n][1] - lives[n][0], sizes[n], n)):
+        span = range(lives[name][0], lives[name][1] + 1)
+        if sizes[name] and all(used[i] + sizes[name] <= budget for i in span):
+            kept[name] = sizes[name]
+            for i in span:
+                used[i] += sizes[name]
+    return kept
+
+
+def _tile(
+    model: Model,
+    machine: Machine,
+    steps: list[Step],
+    parts: Mapping[str, list[Box | None]],
+    lives: Mapping[str, tuple[int, int]],
+    kept: Mapping[str, int],
+    memo: dict[tuple[int, int, int, frozenset[str], bool], Tiling],
+) -> str | None:
+    """Choose the tiles of every step; return a tensor that had better leave the chip, or None."""
+
+    def tiled(index: int, core: int, share: Box, budget: int, stays: bool) -> Tiling:
+        layer = steps[index].layer
+        local: set[str] = set()
+        near: set[str] = set()
+        for name, read in zip(layer.inputs, layer.reads(share), strict=True):
+            root = model.root(name)
+            if root not in kept or is_empty(read):
+                continue
+            part = parts[root][core]
+            alone = len(steps[index].shares) == 1
+            is_own = alone or (part is not None and contains(part, read))
+            (local if is_own else near).add(name)
+        local -= near
+        key = (index, core, budget, frozenset([*local, *(f"near {n}" for n in near)]), stays)
+        if key not in memo:
+            memo[key] = tile_layer(
+                layer, share, model, machine, budget, local=local, kept=stays, near=near
+            )
+        return memo[key]
+
+    for index, step in enumerate(steps):
+        layer = step.layer
+        alive = {n: s for n, s in kept.items() if lives[n][0] <= index <= lives[n][1]}
+        room = (machine.on_chip - sum(alive.values())) // machine.alignment * machine.alignment
+        stays = all(n in kept for n in layer.outputs)
+        budget = room
+        while True:
+            step.tilings = [
+                None if share is None else tiled(index, core, share, budget, stays)
+                for core, share in enumerate(step.shares)
+            ]
+            # buffers lie at the same place on every core, each as large as any core wants it
+            if sum(size * count for size, count in step.slots().values()) <= room:
+                break
+            budget = budget * 3 // 4
+        if alive and any(t is not None and t.streamed for t in step.tilings):
+            return max(alive, key=lambda n: (alive[n], n))
+    return None
+
+
+def _look_ahead(
+    machine: Machine,
+    steps: list[Step],
+    lives: Mapping[str, tuple[int, int]],
+    kept: Mapping[str, int],
+    *,
+    wanted: bool,
+) -> None:
+    """Mark the steps whose first constants fit beside the step before."""
+    used = [sum(size * count for size, count in step.slots().values()) for step in steps]
+    for name, size in kept.items():
+        for i in range(lives[name][0], min(lives[name][1], len(steps) - 1) + 1):
+            used[i] += size
+    for index, step in enumerate(steps):
+        step.ahead = False
+        size, count = step.slots().get("weights", (0, 0))
+        if wanted and index and size and used[index - 1] + size * count <= machine.on_chip:
+            used[index - 1] += size * count
+            step.ahead = True
+
+
+Placed = tuple[list[Place], dict[str, int], list[dict[str, list[int]]], int]
+
+
+def _place_on_chip(
+    machine: Machine,
+    steps: list[Step],
+    lives: Mapping[str, tuple[int, int]],
+    kept: Mapping[str, int],
+) -> Placed | None:
+    """Place every buffer, or return None where they do not fit."""
+    buffers = [Buffer(f"kept {n}", size, *lives[n]) for n, size in kept.items()]
+    numbers = {n: i for i, n in enumerate(kept)}
+    slots: list[dict[str, list[int]]] = []
+    for index, step in enumerate(steps):
+        mine: dict[str, list[int]] = {}
+        for use, (size, count) in step.slots().items():
+            first = index - 1 if use == "weights" and step.ahead else index
+            for k in range(count):
+                mine.setdefault(use, []).append(len(buffers))
+                buffers.append(Buffer(f"{index} {use} {k}", size, first, index))
+        slots.append(mine)
+    plan = place(buffers, alignment=machine.alignment, enough=machine.on_chip)
+    if plan.size > machine.on_chip:
+        return None
+    chip = [Place(plan.offsets[b.name], b.size, b.first, b.last) for b in buffers]
+    return chip, numbers, slots, plan.bound
+
+
+def _place_outside(
+    model: Model,
+    machine: Machine,
+    lives: Mapping[str, tuple[int, int]],
+    kept: Mapping[str, int],
+) -> tuple[dict[str, Place], MemoryPlan]:
+    buffers = []
+    for name, (first, last) in lives.items():
+        if name not in kept:
+            shape = model.graph.values[name].shape
+            size = max(1, _size(model, machine, name, whole(shape)))
+            buffers.append(Buffer(name, size, first, last))
+    plan = place(buffers, alignment=machine.alignment)
+    places = {b.name: Place(plan.offsets[b.name], b.size, b.first, b.last) for b in buffers}
+    return places, plan
