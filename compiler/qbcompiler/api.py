@@ -128,10 +128,15 @@ def estimate_cost(model: Any, **options: Unpack[CompileOptions]) -> Estimate:
     Raises:
         QbCompilerError: one of the classes of :mod:`qbcompiler.errors`.
     """
-    from .codegen import estimate
+    from .codegen import compile_programs
+    from .report import write_trace
 
     plan = make_plan(options, device=None)
     device, reporter = plan.target, plan.reporter
+    trace = options.get("trace_path")
+    if trace is not None:
+        sources = [model] if isinstance(model, (str, os.PathLike)) else []
+        check_outputs({"the trace": trace}, sources)
     if isinstance(model, (str, os.PathLike)):
         check_input(model, "model")
     reporter.status("started", message=f"Estimating {_label(model)} on {device.name}")
@@ -140,10 +145,13 @@ def estimate_cost(model: Any, **options: Unpack[CompileOptions]) -> Estimate:
     if graph.body is None:
         raise ArgumentError("the model has no layer to run on the NPU")
     with reporter.phase("codegen"):
-        found = estimate(graph.body, device, plan.schemes)
+        compiled = compile_programs(graph.body, device, plan.schemes)
+    files = []
+    if trace is not None:
+        files.append(file_entry("trace", write_trace(trace, compiled)))
     reporter.status("finished")
-    reporter.result([], {"estimate": found.as_dict()})
-    return found
+    reporter.result(files, {"estimate": compiled.cost.as_dict()})
+    return compiled.cost
 
 
 def mxq_compile_from_mblt(mblt: StrPath, **options: Unpack[CompileOptions]) -> BuildResult:
@@ -316,11 +324,11 @@ def _quantize(
 ) -> BuildResult:
     from .auto_bits import choose_bits
     from .calibration import specs_of_graph
-    from .codegen import estimate, generate_all
+    from .codegen import compile_programs
     from .package import CalibrationRecord, MxqContents, write_mxq
     from .quantization import layer_summaries, quantize
     from .refine import refine
-    from .report import build_report, write_report
+    from .report import build_report, lanes_of, write_report, write_trace
     from .reuse import observe
     from .transform import transform
 
@@ -351,8 +359,7 @@ def _quantize(
         int_graph = quantize(floats.body, statistics, config, device)
         refined = refine(plan, floats, int_graph, dataset)
     with reporter.phase("codegen"):
-        cost = estimate(body, device, plan.schemes)
-        programs = generate_all(body, device, plan.schemes, integers=int_graph)
+        compiled = compile_programs(floats.body, device, plan.schemes, integers=int_graph)
     with reporter.phase("verify"):
         accuracy = _validate(plan, transformed.reference, int_graph, dataset)
         samples_path = plan.options.get("validation_save_path")
@@ -374,9 +381,9 @@ def _quantize(
                 body=int_graph,
                 head=graph.head,
                 tail=graph.tail,
-                programs=programs,
+                programs=compiled.programs,
                 integer_io=device.integer_io,
-                estimate=cost.summary(),
+                estimate=compiled.cost.summary(),
             ),
         )
         entry = file_entry("mxq", output, written.sha256, written.size)
@@ -406,7 +413,13 @@ def _quantize(
             phases=reporter.seconds,
             warnings=reporter.warnings,
             reuse=plan.reuse,
-            estimate=cost.as_dict(),
+            estimate={
+                **compiled.cost.as_dict(),
+                "timelines": {
+                    name: lanes_of(timing.spans, compiled.programs[name].layers)
+                    for name, timing in compiled.timings.items()
+                },
+            },
             auto_bits=chosen_bits,
             refined=refined,
             transforms=transformed.report,
@@ -414,6 +427,9 @@ def _quantize(
         )
         write_report(report_path, report)
         files.append(file_entry("report", report_path))
+    trace_path = plan.options.get("trace_path")
+    if trace_path is not None:
+        files.append(file_entry("trace", write_trace(trace_path, compiled)))
     config_path = plan.options.get("config_save_path")
     if config_path is not None:
         files.append(file_entry("config", config_path))
@@ -428,6 +444,11 @@ def _remote(
 
     kind = "mblt" if command == "parse" else "mxq"
     options = plan.options
+    if options.get("trace_path") is not None:
+        raise ArgumentError(
+            "a server writes no trace",
+            hint="compile --estimate-only --trace-path FILE makes it here",
+        )
     paths = {
         kind: output,
         **more,
@@ -512,6 +533,7 @@ def _output(
         "the provenance file": sidecar_path(path),
         **others,
         "the report": options.get("report_path"),
+        "the trace": options.get("trace_path"),
         "the validation samples": options.get("validation_save_path"),
         "the NPU body": options.get("body_save_path"),
         "the saved configuration": options.get("config_save_path"),

@@ -62,6 +62,7 @@ class ParseOptions(TypedDict, total=False):
         layer_bias_correction: switches that section on or off.
         config_preset, compile_config: a preset's name; a path, map or ``CompileConfig``.
         config_save_path, report_path: write the resolved configuration, the report.
+        trace_path: write the estimated timeline, a trace that Perfetto opens.
         validation_save_path: write the validation samples (.npz).
         body_save_path: write the NPU body as an MBLT of its own.
         cache_dir: keep calibration statistics here for later builds on the same model and data;
@@ -91,6 +92,7 @@ class ParseOptions(TypedDict, total=False):
     compile_config: ConfigSource | None
     config_save_path: StrPath | None
     report_path: StrPath | None
+    trace_path: StrPath | None
     validation_save_path: StrPath | None
     body_save_path: StrPath | None
     cache_dir: StrPath | None

@@ -16,6 +16,7 @@ from qbcompiler.frontend import load_model, parse
 from qbcompiler.ir import Graph
 
 from .onnx_suite.cases import light_models
+from .quant_nets import Net
 
 
 def parsed(path: Path, shape: tuple[int, ...] | None = None) -> Graph:
@@ -92,7 +93,7 @@ def test_plans_of_real_models_are_within_5_percent(
 ) -> None:
     device = load_device("regulus-rb")
     found = estimate(parsed(models_dir / model, shape), device, device.schemes)
-    assert found.memory.ratio <= 1.05
+    assert found.activation_ratio <= 1.05
     assert found.on_chip_bytes <= device.figure("memory.on_chip_bytes")
 
 
@@ -118,9 +119,45 @@ def test_more_cores_on_one_input_cut_its_latency(resnet_on_aries: Estimate) -> N
     assert sum(x.compute for x in single.layers) / sum(x.compute for x in eight.layers) > 4
     fetch = resnet_on_aries.weight_bytes / (68e9 / 1220703125)
     assert fetch <= eight.cycles <= 1.7 * fetch
-    assert sum(x.bound == "memory" for x in eight.layers) > sum(
-        x.bound == "memory" for x in single.layers
-    )
+    # weights leave external memory once for all cores that share them
+    assert eight.external_bytes < 1.1 * resnet_on_aries.weight_bytes
+    assert "latency" in eight.note and "external memory" in eight.note and "barriers" in eight.note
+
+
+def test_global8_cuts_the_latency_of_a_yolo_shape_by_four_or_says_why() -> None:
+    graph = yolo_shape()
+    device = load_device("aries-rb")
+    by_name = {s.scheme: s for s in estimate(graph, device, device.schemes).schemes}
+    gain = by_name["single"].cycles / by_name["global8"].cycles
+    assert gain >= 4 or f"latency {gain:.1f} times" in by_name["global8"].note
+    assert gain > 3
+
+
+def yolo_shape() -> Graph:
+    """Return the convolutions of a small detector's backbone at 640 by 640."""
+    net = Net("yolo")
+    x = net.input("image", 1, 3, 640, 640)
+    for i, width in enumerate((32, 64, 128, 256, 512)):
+        x = net.layer("Relu", f"down{i}.r", [net.conv(f"down{i}", x, width, stride=2)])
+        for k in range(2 if i else 0):
+            y = net.layer("Relu", f"{i}.{k}.r", [net.conv(f"{i}.{k}.a", x, width // 2, 1, pad=0)])
+            y = net.conv(f"{i}.{k}.b", y, width)
+            x = net.layer("Adding", f"{i}.{k}.add", [x, y])
+    return net.finish(x)
+
+
+def test_multi_has_four_times_the_throughput_where_arithmetic_decides() -> None:
+    """Per cluster, against one core alone; on layers with little to move for much to compute."""
+    net = Net("deep")
+    x = net.input("image", 1, 128, 32, 32)
+    for i in range(8):
+        x = net.layer("Relu", f"r{i}", [net.conv(f"c{i}", x, 128)])
+    graph = net.finish(x)
+    device = load_device("aries-rb")
+    found = estimate(graph, device, ["single", "multi"])
+    single, multi = found.schemes
+    assert 3.6 <= multi.batch * single.cycles / multi.cycles <= 4.0
+    assert multi.note == ""
 
 
 def test_multi_fetches_weights_once_for_four_inputs(resnet_on_aries: Estimate) -> None:
@@ -147,10 +184,10 @@ def test_less_bandwidth_makes_layers_wait_for_memory(resnet50: Graph) -> None:
 def test_small_on_chip_memory_still_gives_tiles(resnet50: Graph) -> None:
     device = load_device("regulus-rb")
     tiny = device.model_copy(
-        update={"memory": device.memory.model_copy(update={"on_chip_bytes": 16384})}
+        update={"memory": device.memory.model_copy(update={"on_chip_bytes": 262144})}
     )
     large, small = (estimate(resnet50, d, ["single"]) for d in (device, tiny))
-    assert small.on_chip_bytes <= 16384
+    assert small.on_chip_bytes <= 262144
     assert small.schemes[0].external_bytes > large.schemes[0].external_bytes
 
 

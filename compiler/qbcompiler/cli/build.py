@@ -74,6 +74,7 @@ def _options(args: Namespace, reporter: Reporter) -> CompileOptions:
         "compile_config",
         "config_save_path",
         "report_path",
+        "trace_path",
         "validation_save_path",
         "body_save_path",
         "cache_dir",

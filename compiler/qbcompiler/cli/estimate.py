@@ -18,8 +18,8 @@ def estimate_text(estimate: Estimate, *, width: int | None = None) -> str:
     lines = [
         f"ESTIMATE for {estimate.device}: {estimate.macs / 1e9:.3f} G multiply-adds,"
         f" weights {_bytes(estimate.weight_bytes)}",
-        f"activations: {_bytes(estimate.memory.size)} in external memory"
-        f" ({estimate.memory.ratio:.2f} x the lower bound),",
+        f"activations: {_bytes(estimate.activation_bytes)} in external memory"
+        f" ({estimate.activation_ratio:.2f} x the lower bound),",
         f"             at most {_bytes(estimate.on_chip_bytes)} on chip, tiles included",
         "",
     ]
@@ -29,6 +29,9 @@ def estimate_text(estimate: Estimate, *, width: int | None = None) -> str:
         width=width,
         right=(1, 2, 3, 4, 5, 6, 7),
     )
+    for s in estimate.schemes:
+        if s.note:
+            lines += ["", *wrapped(f"{s.scheme}: ", s.note, width)]
     first = estimate.schemes[0]
     costly = sorted(first.layers, key=lambda x: -x.cycles)[:_SHOWN]
     lines += ["", f"The layers that take longest under {first.scheme}:"]

@@ -214,6 +214,11 @@ def _records(command: Parser, *, report: bool) -> None:
     if report:
         group.add_argument("--report-path", metavar="FILE", help="write the report (JSON)")
         group.add_argument(
+            "--trace-path",
+            metavar="FILE",
+            help="write the estimated timeline of each core, a trace that Perfetto opens (JSON)",
+        )
+        group.add_argument(
             "--validation-save-path",
             metavar="FILE",
             help="write the validation samples: inputs, float and integer outputs (.npz)",

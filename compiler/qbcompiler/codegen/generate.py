@@ -28,7 +28,7 @@ from .layers import Model, read_model
 from .machine import Machine
 from .tiles import Job, Tiling, weight_bytes
 
-__all__ = ["generate", "generate_all"]
+__all__ = ["generate", "generate_all", "programs_of"]
 
 
 def generate_all(
@@ -50,16 +50,20 @@ def generate_all(
     """
     machine = Machine.of(device)
     model = read_model(graph, machine.channel_alignment, integers=integers, registry=registry)
+    return programs_of(model, machine, schemes)
+
+
+def programs_of(model: Model, machine: Machine, schemes: Sequence[str]) -> dict[str, Program]:
+    """Return the program of each scheme."""
     alone: Decisions | None = None
     programs = {}
     for scheme in schemes:
-        cores = CORES_OF_SCHEME[scheme]
         if scheme.startswith("global"):
-            programs[scheme] = generate(model, machine, scheme, decide(model, machine, cores))
+            decisions = decide(model, machine, CORES_OF_SCHEME[scheme])
         else:
             # a core of a batch does what a core alone does
-            alone = alone or decide(model, machine, 1)
-            programs[scheme] = generate(model, machine, scheme, alone)
+            decisions = alone = alone or decide(model, machine, 1)
+        programs[scheme] = generate(model, machine, scheme, decisions)
     return programs
 
 

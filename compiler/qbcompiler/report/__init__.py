@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .histograms import histograms
     from .html import report_html
     from .samples import MAX_SAMPLE_BYTES, SampleWriter
+    from .timeline import lanes_of
+    from .trace import write_trace
 
 __all__ = [
     "MAX_SAMPLE_BYTES",
@@ -22,9 +24,11 @@ __all__ = [
     "histograms",
     "info",
     "info_text",
+    "lanes_of",
     "report_html",
     "warnings_of",
     "write_report",
+    "write_trace",
 ]
 
 _HOMES = {
@@ -38,6 +42,8 @@ _HOMES = {
     "info_text": "describe",
     "MAX_SAMPLE_BYTES": "samples",
     "SampleWriter": "samples",
+    "lanes_of": "timeline",
+    "write_trace": "trace",
 }
 
 

@@ -19,7 +19,7 @@ from .advice import advice
 from .bits import bits_of_layers
 from .html import report_html
 
-__all__ = ["REPORT_VERSION", "build_report", "warnings_of", "write_report"]
+__all__ = ["REPORT_VERSION", "build_report", "warnings_of", "write_bytes", "write_report"]
 
 REPORT_VERSION = 1
 """Version of the report's form; raised when a key changes its meaning."""
@@ -162,9 +162,17 @@ def write_report(path: str | os.PathLike[str], report: Mapping[str, Any]) -> Pat
     Raises:
         OutputWriteError: it cannot be written.
     """
+    html = Path(path).suffix.lower() in (".html", ".htm")
+    return write_bytes(path, report_html(report).encode() if html else dump_json(report))
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write a file, which appears under its name only when it is complete.
+
+    Raises:
+        OutputWriteError: it cannot be written.
+    """
     target = Path(path)
-    html = target.suffix.lower() in (".html", ".htm")
-    data = report_html(report).encode() if html else dump_json(report)
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:

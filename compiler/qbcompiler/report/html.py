@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from .svg import choice_plot, error_plot, histogram
+from .timeline import device_section
 
 __all__ = ["report_html"]
 
@@ -49,7 +50,7 @@ def report_html(report: Mapping[str, Any]) -> str:
         ("Layers chosen for 16 bits", _auto_bits(report["auto_bits"])),
         ("Weights improved", _refined(report["refined"])),
         ("Calibration", _coverage(report)),
-        ("Estimate", _estimate(report["estimate"])),
+        ("Estimate", device_section(report["estimate"]) if report["estimate"] else ""),
         ("Layers", _layers(report["layers"])),
         ("On the CPU", _support(away) if away else ""),
     ]
@@ -219,18 +220,6 @@ def _coverage(report: Mapping[str, Any]) -> str:
             ]
         )
     return _table(["on validation samples", ""], rows)
-
-
-def _estimate(estimate: Mapping[str, Any] | None) -> str:
-    if estimate is None:
-        return ""
-    rows = [
-        [s["scheme"], s["cores"], s["batch"], s["latency_ms"], s["inputs_per_s"]]
-        for s in estimate["schemes"]
-    ]
-    note = "Estimates: some figures of the device are not public but assumed."
-    head = ["scheme", "cores", "batch", "latency, ms", "inputs/s"]
-    return f'{_table(head, rows)}<p class="soft">{note}</p>'
 
 
 def _layers(layers: Sequence[Mapping[str, Any]]) -> str:
