@@ -105,7 +105,7 @@ def test_info_reads_no_section(files, monkeypatch):
 
 def test_text_for_people(files):
     text = info_text(info(files / "m.mxq"))
-    for part in ("MXQ, format mxq 1.0", "toy-device", "4 samples", "SQNR", "scores.out"):
+    for part in ("MXQ, format mxq 1.1", "toy-device", "4 samples", "SQNR", "scores.out"):
         assert part in text
     lines = text.splitlines()
     assert any(line.startswith("c1 ") and "Convolution" in line and "NPU" in line for line in lines)
