@@ -25,7 +25,6 @@ from .provenance import read_sidecar, sidecar_path, write_sidecar
 if TYPE_CHECKING:
     from .calibration import Dataset
     from .codegen import Estimate
-    from .frontend import SourceModel
     from .package import MbltMeta
     from .partition import PartitionedGraph
     from .quantization import Accuracy
@@ -103,7 +102,7 @@ def mxq_compile_from_source(model: Any, **options: Unpack[CompileOptions]) -> Bu
     if options.get("server"):
         return _remote(plan, "compile", model, output, {"mblt": mblt_path})
     with reporter.phase("parse"):
-        source, graph, meta = _parse(plan, model)
+        graph, meta = _parse(plan, model)
         from .package import mblt_manifest, write_mblt
 
         files = []
@@ -114,7 +113,6 @@ def mxq_compile_from_source(model: Any, **options: Unpack[CompileOptions]) -> Bu
             files.append(file_entry("mblt", mblt_path, written.sha256, written.size))
             manifest = _manifest_of(mblt_path)
         files += _body(plan, graph, meta)
-        del source
     return _quantize(plan, "compile", graph, manifest, output, files, _label(model))
 
 
@@ -141,7 +139,7 @@ def estimate_cost(model: Any, **options: Unpack[CompileOptions]) -> Estimate:
         check_input(model, "model")
     reporter.status("started", message=f"Estimating {_label(model)} on {device.name}")
     with reporter.phase("parse"):
-        _, graph, _ = _parse(plan, model)
+        graph, _ = _parse(plan, model)
     if graph.body is None:
         raise ArgumentError("the model has no layer to run on the NPU")
     with reporter.phase("codegen"):
@@ -227,7 +225,7 @@ def mblt_compile(
     if options.get("server"):
         return _remote(plan, "parse", model, output, {})
     with reporter.phase("parse"):
-        _, graph, meta = _parse(plan, model)
+        graph, meta = _parse(plan, model)
     with reporter.phase("store"):
         written = write_mblt(output, graph, meta)
         files = [file_entry("mblt", output, written.sha256, written.size)]
@@ -288,7 +286,7 @@ def read_provenance(path: StrPath) -> dict[str, Any]:
 # -- stages -------------------------------------------------------------------------------
 
 
-def _parse(plan: Plan, model: Any) -> tuple[SourceModel, PartitionedGraph, MbltMeta]:
+def _parse(plan: Plan, model: Any) -> tuple[PartitionedGraph, MbltMeta]:
     from .frontend import load_model, parse
     from .package import MbltMeta
     from .partition import partition
@@ -310,7 +308,8 @@ def _parse(plan: Plan, model: Any) -> tuple[SourceModel, PartitionedGraph, MbltM
             "input_shapes": {n: list(s) for n, s in sorted(config.input_shape_dict.items())},
         },
     )
-    return source, partition(graph, plan.device, cpu_offload=config.cpu_offload), meta
+    del source
+    return partition(graph, plan.device, cpu_offload=config.cpu_offload), meta
 
 
 def _quantize(

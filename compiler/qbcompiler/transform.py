@@ -68,14 +68,11 @@ def transform(plan: Plan, graph: PartitionedGraph, dataset: Dataset) -> Transfor
         f"cross-layer equalization: {len(done.links)} tensors balanced,"
         f" {len(done.refused)} left as they are"
     )
-    changed = replace(
-        graph,
-        graph=whole.with_constants(done.constants),
-        body=body.with_constants(done.constants),
-    )
+    new_body = body.with_constants(done.constants)
+    changed = replace(graph, graph=whole.with_constants(done.constants)).with_body(new_body)
     return Transformed(
         changed,
-        replace(changed, graph=whole),
+        graph.with_body(new_body),
         _digest(done.constants),
         {"cross_layer_equalization": done.as_dict()},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,20 @@ __all__ = ["GraphBuilder", "Names"]
 class Names:
     """Hands out names; those of the source model's own values are kept free for them."""
 
-    def __init__(self, reserved: set[str]) -> None:
-        self._reserved = reserved
-        self._used: set[str] = set()
+    def __init__(self, reserved: Iterable[str]) -> None:
+        # dicts: a quarter of a set's size, and they give back the one string of a name
+        self._reserved = {name: name for name in reserved}
+        self._used: dict[str, None] = {}
         self._counts: dict[str, int] = {}
+
+    def same(self, name: str) -> str:
+        """Return the one string that stands for a reserved name; any other as it is."""
+        return self._reserved.get(name, name)
 
     def own(self, name: str) -> str:
         """Return the source model's name for its one value of that name."""
-        self._used.add(name)
+        name = self.same(name)
+        self._used[name] = None
         return name
 
     def take(self, name: str) -> str:
@@ -32,7 +38,7 @@ class Names:
 
     def release(self, name: str) -> None:
         """Give back a name that came to nothing."""
-        self._used.discard(name)
+        self._used.pop(name, None)
 
     def fresh(self, base: str) -> str:
         """Return ``base`` or ``base_N``, neither used nor reserved."""
@@ -41,8 +47,9 @@ class Names:
         while name in self._used or name in self._reserved:
             number += 1
             name = f"{base}_{number}"
-        self._counts[base] = number
-        self._used.add(name)
+        if number:
+            self._counts[base] = number
+        self._used[name] = None
         return name
 
 
@@ -116,7 +123,6 @@ class GraphBuilder:
         self.graph.remove_node(node)
         self.layers.release(node.name)
         for out in filter(None, node.outputs):
-            self._inner.pop(id(self.graph.values[out]), None)
             self.graph.remove_value(out)
             self.values.release(out)
 
@@ -127,17 +133,18 @@ class GraphBuilder:
 
     def add_input(self, name: str, type_: TensorType) -> Value:
         """Add a graph input."""
-        value = self.graph.add_input(name, type_)
-        self._inner[id(value)] = value
-        return value
+        return self.graph.add_input(name, type_)
 
     def rename(self, value: Value, name: str) -> None:
         """Rename a value that a node of this graph makes."""
         if value.name != name:
+            self.values.release(value.name)
             self.graph.take_output_name(name, value.name)
 
     def local(self, value: Value) -> Value:
         """Return what stands for ``value`` in this graph, adding constants and captures."""
+        if self.graph.values.get(value.name) is value:
+            return value
         if id(value) in self._inner:
             return self._inner[id(value)]
         if value.data is not None:
@@ -172,9 +179,7 @@ class GraphBuilder:
         name = self._layer_name(op, hint)
         made: list[Value] = []
         for type_ in types:
-            value = self.graph.add_value(self.values.fresh(f"{name}/out"), type_)
-            self._inner[id(value)] = value
-            made.append(value)
+            made.append(self.graph.add_value(self.values.fresh(f"{name}/out"), type_))
         node = Node(
             name,
             op,

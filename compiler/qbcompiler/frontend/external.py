@@ -32,6 +32,11 @@ class ExternalFiles:
         return tuple(sorted(self._views))
 
     @property
+    def views(self) -> tuple[memoryview, ...]:
+        """The bytes of all files opened so far."""
+        return tuple(self._views.values())
+
+    @property
     def size(self) -> int:
         """Bytes of all files opened so far."""
         return sum(len(v) for v in self._views.values())

@@ -29,7 +29,7 @@ __all__ = ["OLDEST_OPSET", "SourceModel", "load_model"]
 OLDEST_OPSET = 6
 """Models of older opsets are refused: too many of their operators have another form."""
 
-MAP_BYTES = 16 << 20
+MAP_BYTES = 256 << 10
 """Files of at least this size are memory-mapped, smaller ones read."""
 
 
@@ -46,6 +46,8 @@ class SourceModel:
         producer: name and version of the exporter, "" when the model does not say.
         opsets: opset by domain ("" for the default domain).
         name: the graph's name.
+        external_files: locations of the external data, sorted.
+        mapped: the bytes of the file and of each external file.
     """
 
     proto: onnx.ModelProto
@@ -56,6 +58,13 @@ class SourceModel:
     opsets: Mapping[str, int]
     name: str
     external_files: tuple[str, ...] = field(default=())
+    mapped: tuple[memoryview, ...] = field(default=(), repr=False)
+
+    def let_go(self) -> None:
+        """Tell the system that the pages of mapped files need not stay; they can be reread."""
+        for data in self.mapped:
+            if isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+                data.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def load_model(
@@ -98,7 +107,6 @@ def _load(data: memoryview, label: str, base: Path | None) -> SourceModel:
     proto, payloads = _parse(data, label)
     opsets = _check_header(proto, data, label)
     digest = hashlib.sha256(data).hexdigest()
-    _let_go(data)
     tensors: dict[str, Array] = {}
     files = ExternalFiles(base, label)
     for index, tensor in enumerate(proto.graph.initializer):
@@ -113,7 +121,7 @@ def _load(data: memoryview, label: str, base: Path | None) -> SourceModel:
             tensor.raw_data = bytes(files.view(tensor))
             del tensor.external_data[:]
             tensor.data_location = TensorProto.DEFAULT
-    return SourceModel(
+    source = SourceModel(
         proto=proto,
         tensors=tensors,
         sha256=files.digest(digest),
@@ -122,7 +130,10 @@ def _load(data: memoryview, label: str, base: Path | None) -> SourceModel:
         opsets=opsets,
         name=proto.graph.name,
         external_files=files.names,
+        mapped=(data, *files.views),
     )
+    source.let_go()
+    return source
 
 
 def _read(path: Path) -> bytes | memoryview:
@@ -142,12 +153,6 @@ def _read(path: Path) -> bytes | memoryview:
         raise ModelLoadError(
             f"{path} cannot be read: {exc.strerror}", details={"path": str(path)}
         ) from exc
-
-
-def _let_go(data: memoryview) -> None:
-    """Tell the system that pages of a mapped file need not stay in memory; they can be reread."""
-    if isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        data.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def _parse(data: memoryview, label: str) -> tuple[onnx.ModelProto, dict[int, memoryview]]:

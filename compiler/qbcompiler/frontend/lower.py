@@ -12,6 +12,7 @@ ask the registry's operators that claim it, else keep it whole as a CPU layer wi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, overload
 
 import onnx
@@ -62,10 +63,12 @@ def lower_model(
         UnsupportedOperatorError: an operator's output cannot be described.
     """
     proto = model.proto.graph
-    reserved = {n for node in proto.node for n in node.output if n}
-    reserved.update(i.name for i in proto.input)
-    reserved.update(t.name for t in proto.initializer)
-    layers = {node.name for node in proto.node if node.name}
+    reserved = chain(
+        (n for node in proto.node for n in node.output if n),
+        (i.name for i in proto.input),
+        (t.name for t in proto.initializer),
+    )
+    layers = (node.name for node in proto.node if node.name)
     builder = GraphBuilder(proto.name or "graph", registry, Names(reserved), Names(layers))
     scope = Scope(model.opsets)
     constants = _bind_initializers(model, scope)
@@ -163,14 +166,16 @@ class Interpreter:
                 f"the model unfolds to over {MAX_NODES} operators",
                 hint="its functions call each other too often, or its loops are too long",
             )
-        nodes = list(graph.node)
+        nodes = graph.node  # not a list of it, which would hold an object for each
         outputs = [o if isinstance(o, str) else o.name for o in graph.output]
         order = live_order(nodes, outputs, scope.knows, lambda i: f"node {_title(nodes[i], i)!r}")
-        read = {*outputs, *(name for i in order for name in reads(nodes[i]))}
+        same = builder.values.same
+        read = {same(n): None for n in outputs}
+        read.update((same(name), None) for i in order for name in reads(nodes[i]))
         for done, index in enumerate(order):
             node = nodes[index]
             op = self._read(node, index, scope, builder)
-            op.unread = frozenset(node.output) - read
+            op.unread = frozenset(n for n in node.output if n not in read)
             results = self.process(op, scope, builder)
             self._bind(op, node, results, scope, builder)
             if progress is not None and done % 64 == 0:
@@ -241,7 +246,7 @@ class Interpreter:
 
     def _read(self, node: onnx.NodeProto, index: int, scope: Scope, builder: GraphBuilder) -> Op:
         domain = "" if node.domain == "ai.onnx" else node.domain
-        name = scope.prefix + _title(node, index)
+        name = builder.layers.same(scope.prefix + _title(node, index))
         attrs: dict[str, Any] = {}
         for attribute in node.attribute:
             is_set, value = attribute_value(attribute, scope.attrs)
@@ -278,7 +283,7 @@ class Interpreter:
                         entity.name = self._value_name(name, scope, builder)
                 elif builder.made(entity):
                     builder.rename(entity, self._value_name(name, scope, builder))
-            scope.names[name] = entity
+            scope.names[builder.values.same(name)] = entity
 
     def _value_name(self, name: str, scope: Scope, builder: GraphBuilder) -> str:
         if scope.prefix:

@@ -50,11 +50,12 @@ def parse(
     if image_channels is not None:
         _check_channels(image_channels, {n: t.shape for n, t in types.items()})
     graph = lower_model(source, types, registry, progress)
+    source.let_go()
     verify(graph, "lowered", registry.infer)
     if passes:
         from ..passes import run_pipeline
 
-        for result in run_pipeline(graph, registry):
+        for result in run_pipeline(graph, registry, after=source.let_go):
             for layer, reason in result.refusals:
                 # a later pass may have taken the layer after all
                 if explain is not None and graph.has_node(layer):

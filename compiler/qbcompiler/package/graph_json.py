@@ -27,7 +27,7 @@ _MAX_PORTS = 65_536
 
 
 def graph_to_json(graph: Graph, prefix: str) -> dict[str, Any]:
-    """Return the JSON form of ``graph``.
+    """Return the JSON form of ``graph``; values and layers are made as they are read, once.
 
     Args:
         graph: nodes in topological order.
@@ -37,8 +37,8 @@ def graph_to_json(graph: Graph, prefix: str) -> dict[str, Any]:
         "name": graph.name,
         "inputs": list(graph.inputs),
         "outputs": list(graph.outputs),
-        "values": [_value_to_json(graph, n, prefix) for n in graph.values],
-        "layers": [
+        "values": (_value_to_json(graph, n, prefix) for n in graph.values),
+        "layers": (
             {
                 "name": node.name,
                 "op": node.op,
@@ -48,7 +48,7 @@ def graph_to_json(graph: Graph, prefix: str) -> dict[str, Any]:
                 "source": list(node.source),
             }
             for node in graph.nodes
-        ],
+        ),
     }
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NoReturn
 
 from ..errors import FormatError
@@ -12,11 +14,38 @@ from ..errors import FormatError
 __all__ = ["Fields", "dump_json", "parse_json"]
 
 _MAX_ITEMS = 8_000_000
+_BATCH = 64  # items of a list encoded at a time
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def dump_json(data: Any) -> bytes:
-    """Return compact ASCII JSON, keys in insertion order; ValueError for NaN or infinity."""
+    """Return compact ASCII JSON, keys in insertion order; ValueError for NaN or infinity.
+
+    The lists of an object (layers, values …) are written some items at a time, since the encoder
+    needs many times what it returns; they may be iterators, which are then used up.
+    """
+    if not isinstance(data, dict):
+        return _dumps(data)
+    out = io.BytesIO()
+    for index, (key, value) in enumerate(data.items()):
+        out.write((b"," if index else b"{") + _dumps(str(key)) + b":")
+        if isinstance(value, (list, Iterator)):
+            _write_list(out, iter(value))
+        else:
+            out.write(_dumps(value))
+    out.write(b"}" if data else b"{}")
+    return out.getvalue()
+
+
+def _write_list(out: io.BytesIO, items: Iterator[Any]) -> None:
+    lead = b"["
+    while batch := list(islice(items, _BATCH)):
+        out.write(lead + _dumps(batch)[1:-1])
+        lead = b","
+    out.write(b"]" if lead == b"," else b"[]")
+
+
+def _dumps(data: Any) -> bytes:
     return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
 
 

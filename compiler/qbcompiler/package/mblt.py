@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from ..ir import Graph, Node, layout_name, storage_orders
 from ..ops import Registry, default_registry
-from ..partition import LayerSupport, PartitionedGraph
+from ..partition import Cut, LayerSupport, PartitionedGraph, Place, cut_inputs
 from .formats import MAX_ITEMS, MAX_NAME, MBLT_FORMAT
 from .graph_json import graph_tensors, graph_to_json, read_graph
 from .identity import compiler_identity
@@ -35,7 +35,7 @@ WEIGHTS = "weights.safetensors"
 _PREFIX = "model"
 MAX_GRAPH = 512 << 20
 """Largest graph section in bytes."""
-_PLACES = ("head", "body", "tail")
+_PLACES: tuple[Place, Place, Place] = ("head", "body", "tail")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def mblt_manifest(
     """Return the whole manifest that :func:`write_mblt` would write, section hashes included."""
     records = hash_sections(_sections(partitioned.graph))
     manifest = _manifest(partitioned, meta, registry)
-    return {**manifest, "sections": [r.as_dict() for r in records]}
+    layers = list(manifest["layers"])
+    return {**manifest, "layers": layers, "sections": [r.as_dict() for r in records]}
 
 
 def retarget_manifest(
@@ -72,7 +73,8 @@ def retarget_manifest(
 
     The sections do not depend on the device; the device and the partition's tables do.
     """
-    return {**manifest, **_device_part(partitioned, registry)}
+    part = _device_part(partitioned, registry)
+    return {**manifest, **part, "layers": list(part["layers"])}
 
 
 def write_mblt(
@@ -119,30 +121,28 @@ def _manifest(
 
 
 def _device_part(partitioned: PartitionedGraph, registry: Registry | None) -> dict[str, Any]:
-    parts = {p: getattr(partitioned, p) for p in _PLACES}
+    cuts = partitioned.cuts
     return {
         "target_device": partitioned.device,
         "cpu_offload": partitioned.cpu_offload,
         "subgraphs": [
             {
                 "place": place,
-                "name": part.name,
-                "inputs": list(part.inputs),
-                "outputs": list(part.outputs),
-                "layers": len(part),
+                "name": cut.name,
+                "inputs": list(cut.inputs),
+                "outputs": list(cut.outputs),
+                "layers": cut.layers,
             }
-            for place, part in parts.items()
-            if part is not None
+            for place, cut in cuts.items()
         ],
         "layers": _layers(partitioned, registry or default_registry()),
     }
 
 
-def _layers(partitioned: PartitionedGraph, registry: Registry) -> list[dict[str, Any]]:
-    """Return each layer's support and size; a constant counts where it is first read."""
+def _layers(partitioned: PartitionedGraph, registry: Registry) -> Iterator[dict[str, Any]]:
+    """Yield each layer's support and size; a constant counts where it is first read."""
     graph = partitioned.graph
     counted: set[str] = set()
-    found = []
     for row in partitioned.support:
         node = graph.node(row.name)
         parameters = 0
@@ -151,15 +151,12 @@ def _layers(partitioned: PartitionedGraph, registry: Registry) -> list[dict[str,
             if value.is_const and name not in counted:
                 counted.add(name)
                 parameters += value.type.size
-        found.append(
-            {
-                **row.to_dict(),
-                "shapes": [list(graph.values[n].shape) if n else [] for n in node.outputs],
-                "parameters": parameters,
-                "macs": int(registry[node.op].macs(node, graph)) if node.op in registry else 0,
-            }
-        )
-    return found
+        yield {
+            **row.to_dict(),
+            "shapes": [list(graph.values[n].shape) if n else [] for n in node.outputs],
+            "parameters": parameters,
+            "macs": int(registry[node.op].macs(node, graph)) if node.op in registry else 0,
+        }
 
 
 def _layouts(graph: Graph, registry: Registry) -> dict[str, str | None]:
@@ -234,26 +231,25 @@ class Mblt:
         nodes = graph.nodes
         if [(r.name, r.op) for r in support] != [(n.name, n.op) for n in nodes]:
             fields.fail("its layers are not those of the graph")
-        parts: dict[str, Graph] = {}
+        cuts: dict[Place, Cut] = {}
         for item in fields.nested_list("subgraphs", len(_PLACES)):
-            place = item.text("place", 16)
-            if place not in _PLACES or place in parts:
+            text = item.text("place", 16)
+            place = next((p for p in _PLACES if p == text), None)
+            if place is None or place in cuts:
                 item.fail("place must be head, body or tail, each once")
             chosen = [n for n, r in zip(nodes, support, strict=True) if r.place == place]
-            parts[place] = _subgraph(graph, item, chosen)
+            cuts[place] = _read_cut(graph, item, chosen)
         known = set(graph.inputs)
         for place in _PLACES:
-            if place in parts:
-                if not set(parts[place].inputs) <= known:
+            if place in cuts:
+                if not set(cuts[place].inputs) <= known:
                     fields.fail(f"the {place} reads what is made after it")
-                known.update(parts[place].outputs)
-        if {r.place for r in support} - set(parts):
+                known.update(cuts[place].outputs)
+        if {r.place for r in support} - set(cuts):
             fields.fail("a layer's place has no subgraph")
         return PartitionedGraph(
             graph=graph,
-            head=parts.get("head"),
-            body=parts.get("body"),
-            tail=parts.get("tail"),
+            cuts=cuts,
             support=support,
             device=self.target_device,
             cpu_offload=self.cpu_offload,
@@ -307,20 +303,18 @@ def _read_support(fields: Fields) -> LayerSupport:
         name=fields.text("name", MAX_NAME),
         op=fields.text("op", MAX_NAME),
         source=tuple(fields.texts("source", 65_536, MAX_NAME)),
-        place=place,  # type: ignore[arg-type]
+        place=place,
         device=device,  # type: ignore[arg-type]
         reason=fields.optional_text("reason", 65_536),
     )
 
 
-def _subgraph(graph: Graph, fields: Fields, nodes: list[Node]) -> Graph:
+def _read_cut(graph: Graph, fields: Fields, nodes: list[Node]) -> Cut:
     outputs = fields.texts("outputs", 65_536, MAX_NAME)
     inputs = fields.texts("inputs", 65_536, MAX_NAME)
     made = {o for n in nodes for o in n.outputs if o}
     if not set(outputs) <= made or len(set(outputs)) != len(outputs):
         fields.fail("its outputs are not made by its layers")
-    part = graph.subgraph(fields.text("name", MAX_NAME), nodes, outputs)
-    if sorted(part.inputs) != sorted(inputs):
+    if sorted(cut_inputs(graph, nodes)) != sorted(inputs):
         fields.fail("its inputs are not those that its layers read")
-    part.inputs = inputs
-    return part
+    return Cut(fields.text("name", MAX_NAME), tuple(inputs), tuple(outputs), len(nodes))

@@ -70,6 +70,7 @@ def tensors_section(name: str, tensors: Mapping[str, Array]) -> Section:
         }
         position += array.nbytes
     text = dump_json(header)
+    del header
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
     if len(text) > _MAX_HEADER:
         raise ValueError("too many tensors for one section")

@@ -94,7 +94,7 @@ def write_container(
 
     Args:
         path: where to; the folder must exist.
-        manifest: JSON data without the key ``sections``.
+        manifest: JSON data without the key ``sections``, for :func:`dump_json`.
         sections: the entries in file order.
 
     Raises:
@@ -111,7 +111,7 @@ def write_container(
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("x+b") as file:
-            _write_entries(file, manifest, sections, draft)
+            _write_entries(file, sections, draft)
             file.flush()
             os.fsync(file.fileno())
             file.seek(0)
@@ -142,9 +142,7 @@ def hash_sections(sections: Sequence[Section]) -> list[SectionRecord]:
     return records
 
 
-def _write_entries(
-    file: IO[bytes], manifest: Mapping[str, Any], sections: Sequence[Section], draft: bytes
-) -> None:
+def _write_entries(file: IO[bytes], sections: Sequence[Section], draft: bytes) -> None:
     first = Entry(MANIFEST, len(draft), 0, 0)
     file.write(local_header(first))
     file.write(draft)
@@ -162,9 +160,8 @@ def _write_entries(
         entries.append(Entry(section.name, section.size, crc, position))
         records.append(SectionRecord(section.name, section.kind, section.size, digest.hexdigest()))
         position = blank.end
-    final = _manifest_bytes(manifest, records)
-    if len(final) != len(draft):
-        raise ValueError("the manifest changed while it was written")
+    tail = _records_bytes(records)  # as long as that of the draft, which ends with it
+    final = draft[: -len(tail)] + tail
     entries.insert(0, Entry(MANIFEST, len(final), zlib.crc32(final), 0))
     file.write(directory(entries, position))
     for entry in entries:
@@ -177,7 +174,11 @@ def _write_entries(
 def _manifest_bytes(manifest: Mapping[str, Any], records: Sequence[SectionRecord]) -> bytes:
     if "sections" in manifest:
         raise ValueError("the manifest has sections already")
-    return dump_json({**manifest, "sections": [r.as_dict() for r in records]})
+    return dump_json({**manifest, "sections": []})[: -len(b"[]}")] + _records_bytes(records)
+
+
+def _records_bytes(records: Sequence[SectionRecord]) -> bytes:
+    return dump_json([r.as_dict() for r in records]) + b"}"
 
 
 def _check_sections(sections: Sequence[Section]) -> None:

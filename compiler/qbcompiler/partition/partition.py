@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ..errors import UnsupportedOperatorError
@@ -13,31 +14,72 @@ from .cut import levels
 from .postprocess import postprocessing
 from .support import DeviceRules, LayerSupport, Place, layer_reason
 
-__all__ = ["PartitionedGraph", "partition", "support_table"]
+__all__ = ["Cut", "PartitionedGraph", "cut_inputs", "partition", "support_table"]
 
 _PLACES: tuple[Place, Place, Place] = ("head", "body", "tail")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A part of a model by what it passes; ``layers`` counts its layers."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    layers: int
 
 
 @dataclass(eq=False)
 class PartitionedGraph:
     """A model cut for a device.
 
+    The parts' graphs are made on first use, since they need as much memory as the whole; the
+    graph must not change after it was cut.
+
     Attributes:
         graph: the whole float graph.
-        head, body, tail: the parts; None where a part has no layer. They pass tensors by
-            name: what the body reads is a model input or made by the head, and so on.
+        cuts: the parts that have a layer, by place. They pass tensors by name: what the body
+            reads is a model input or made by the head, and so on.
         support: one row for each layer, in execution order.
         device: the device's name; None for a parse without a target.
         cpu_offload: whether head and tail may run on the CPU.
     """
 
     graph: Graph
-    head: Graph | None
-    body: Graph | None
-    tail: Graph | None
+    cuts: Mapping[Place, Cut]
     support: list[LayerSupport]
     device: str | None
     cpu_offload: bool
+
+    @cached_property
+    def head(self) -> Graph | None:
+        """The layers on the CPU before the body; None where there is none."""
+        return self._part("head")
+
+    @cached_property
+    def body(self) -> Graph | None:
+        """The layers on the NPU; None where there is none."""
+        return self._part("body")
+
+    @cached_property
+    def tail(self) -> Graph | None:
+        """The layers on the CPU after the body; None where there is none."""
+        return self._part("tail")
+
+    def with_body(self, body: Graph) -> PartitionedGraph:
+        """Return the same cut with another graph for the body, which passes the same tensors."""
+        other = replace(self)
+        other.__dict__["body"] = body  # where cached_property looks first
+        return other
+
+    def _part(self, place: Place) -> Graph | None:
+        cut = self.cuts.get(place)
+        if cut is None:
+            return None
+        nodes = [self.graph.node(row.name) for row in self.support if row.place == place]
+        part = self.graph.subgraph(cut.name, nodes, cut.outputs)
+        part.inputs = list(cut.inputs)
+        return part
 
     @property
     def unsupported(self) -> list[LayerSupport]:
@@ -112,9 +154,7 @@ def partition(
         parts[row.place].append(node)
     return PartitionedGraph(
         graph=graph,
-        head=_part(graph, "head", parts["head"]),
-        body=_part(graph, "body", parts["body"]),
-        tail=_part(graph, "tail", parts["tail"]),
+        cuts={place: _cut(graph, place, nodes) for place, nodes in parts.items() if nodes},
         support=table,
         device=None if device is None else device.name,
         cpu_offload=cpu_offload,
@@ -136,9 +176,7 @@ def _worth(node: Node, graph: Graph, registry: Registry) -> int:
     return (registry[node.op].macs(node, graph) << 20) + elements + 1
 
 
-def _part(graph: Graph, place: Place, nodes: Sequence[Node]) -> Graph | None:
-    if not nodes:
-        return None
+def _cut(graph: Graph, place: Place, nodes: Sequence[Node]) -> Cut:
     inside = {n.name for n in nodes}
     outputs = [
         out
@@ -150,11 +188,17 @@ def _part(graph: Graph, place: Place, nodes: Sequence[Node]) -> Graph | None:
     # a body that is the whole model keeps the model's own order of inputs and outputs
     ordered = [o for o in graph.outputs if o in outputs]
     ordered += [o for o in outputs if o not in ordered]
-    sub = graph.subgraph(f"{graph.name}.{place}", nodes, ordered)
-    sub.inputs = [i for i in graph.inputs if i in sub.inputs] + [
-        i for i in sub.inputs if i not in graph.inputs
-    ]
-    return sub
+    found = cut_inputs(graph, nodes)
+    inputs = [i for i in graph.inputs if i in found]
+    inputs += [i for i in found if i not in graph.inputs]
+    return Cut(f"{graph.name}.{place}", tuple(inputs), tuple(ordered), len(nodes))
+
+
+def cut_inputs(graph: Graph, nodes: Sequence[Node]) -> list[str]:
+    """Return the values, constants apart, that nodes read and do not make, by first use."""
+    made = {out for node in nodes for out in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
+    return [n for n in read if n not in made and not graph.values[n].is_const]
 
 
 def _describe(rows: Sequence[LayerSupport], limit: int = 8) -> str:

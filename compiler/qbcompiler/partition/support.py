@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from ..ir import Graph, Node
@@ -56,7 +56,14 @@ class LayerSupport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {**asdict(self), "source": list(self.source)}
+        return {
+            "name": self.name,
+            "op": self.op,
+            "source": list(self.source),
+            "place": self.place,
+            "device": self.device,
+            "reason": self.reason,
+        }
 
 
 def layer_reason(

@@ -159,11 +159,15 @@ class Linear:
 
     def response(self, b: Float64) -> Float64:
         """Return what a constant input ``b[channel]`` adds to each output (without padding)."""
-        weight = self.weight.astype(np.float64)
+        weight = self.weight
         if self.node.op == "MatMul":
-            return np.asarray(b @ weight, dtype=np.float64)
-        total = (weight * self._per_group(b)).reshape(weight.shape[0], -1).sum(axis=1)
-        return np.asarray(total, dtype=np.float64)
+            total = np.zeros((*weight.shape[:-2], weight.shape[-1]))
+            for index, factor in enumerate(b):  # in this order on every machine, unlike a product
+                total += weight[..., index, :] * factor
+            return total
+        factors = self._per_group(b)
+        rows = (w.astype(np.float64) * f for w, f in zip(weight, factors, strict=True))
+        return np.fromiter((row.sum() for row in rows), np.float64, weight.shape[0])
 
     def bias64(self) -> Float64:
         """Return the bias in float64, zeros where there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..ir import Graph, verify
 from ..ops import Registry
@@ -68,9 +68,13 @@ PIPELINE: tuple[GraphPass, ...] = (
 
 
 def run_pipeline(
-    graph: Graph, registry: Registry, passes: Sequence[GraphPass] = PIPELINE
+    graph: Graph,
+    registry: Registry,
+    passes: Sequence[GraphPass] = PIPELINE,
+    *,
+    after: Callable[[], None] | None = None,
 ) -> list[PassResult]:
-    """Run ``passes`` on ``graph`` in place, and verify it after each.
+    """Run ``passes`` on ``graph`` in place, verify it after each, then call ``after``.
 
     Raises:
         ValueError: a pass comes before one that it requires, or two have one name.
@@ -88,6 +92,8 @@ def run_pipeline(
         result = step.run(graph, registry)
         if result.count:
             verify(graph, "simplified", registry.infer)
+        if after is not None:
+            after()
         step.ensures(graph)
         results.append(result)
     return results
