@@ -43,11 +43,12 @@ def test_the_presets_of_the_contract() -> None:
 
 def test_what_the_vision_presets_set() -> None:
     improved = {
-        "searchWeightScale": {"apply": True},
+        "bit": {"innerActivations": 16},
+        "equivalentTransformation": {"crossLayerEqualization": {"apply": True}},
         "hessianQuant": {"apply": True},
         "layerBiasCorrection": {
             "apply": True,
-            "attributes": {"numSamples": 32, "iterations": 1, "correctionRate": 0.5},
+            "attributes": {"numSamples": 32, "iterations": 1, "correctionRate": 1.0},
         },
     }
     assert CompileConfig.from_preset("classification").settings() == {
