@@ -2,7 +2,8 @@
 
 Each setting is built as :func:`~qbcompiler.mxq_compile` builds it, into a folder that is thrown
 away. The model is parsed once, and the builds share what calibration observes: those that need most
-of it come first, so that a set of settings costs one pass over the samples.
+of it come first, so that a set of settings costs one pass over the samples, and one more for those
+that transform the model.
 """
 
 from __future__ import annotations

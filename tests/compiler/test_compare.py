@@ -28,6 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(6):
         np.save(folder / "cal" / f"{i}.npy", rng.normal(0, 1, (1, 3, 16, 16)).astype(np.float32))
     (folder / "zero.yaml").write_text("calibration: {method: 2, mode: 2}\n")
+    (folder / "clipped.yaml").write_text("calibration: {mode: 1}\n")
     (folder / "broken.yaml").write_text("calibration: {method: 7}\n")
     return folder
 
@@ -68,12 +69,19 @@ def test_the_samples_are_observed_once(data: Path, monkeypatch: pytest.MonkeyPat
         return original(*args, **options)
 
     monkeypatch.setitem(cache.collect_cached.__kwdefaults__, "collect", counted)
-    settings = settings_of(
-        ["regulus-rb", "aries-rb"], ["default", "classification"], [data / "zero.yaml"]
-    )
+    devices = ["regulus-rb", "aries-rb"]
+    settings = settings_of(devices, ["default"], [data / "clipped.yaml", data / "zero.yaml"])
     rows = compare_settings(data / "m.onnx", settings, calib_data_path=data / "cal")
     assert len(passes) == 1
     assert sum(row["observed"] > 0 for row in rows) == 1
+    # balanced channels are another model to observe, once for all who balance them
+    passes.clear()
+    compare_settings(
+        data / "m.onnx",
+        settings_of(devices, ["classification", "default"]),
+        calib_data_path=data / "cal",
+    )
+    assert len(passes) <= 3
 
 
 def test_what_cannot_be_built_says_why_and_stops_nobody(data: Path) -> None:
