@@ -108,6 +108,21 @@ def test_branches_and_attention_give_the_graphs_bits(mixed: Any, on_chip: int) -
         assert all(np.array_equal(got[n], want[n]) for n in want), (scheme, on_chip)
 
 
+def test_chains_pass_over_a_tile_together(residual: Any) -> None:
+    """Where whole tensors do not fit, layers take turns on bands, and less leaves the chip."""
+    graph, integers, data = residual
+    program = programs(graph, integers, 8192, ["single"])["single"]
+    order = [x.layer for x in program.streams[0] if isinstance(x, Tile)]
+    assert order != sorted(
+        order
+    )  # a later layer of a chain comes before an earlier one's next band
+    stored = {x.source.tensor for x in program.streams[0] if isinstance(x, Store)}
+    assert stored < {n for layer in integers.layers for n in layer.outputs}
+    want = IntegerEngine(integers).run(data[1], integers=True)
+    got = ProgramEngine(integers, program).run(data[1], integers=True)
+    assert all(np.array_equal(got[n], want[n]) for n in want)
+
+
 # -- the checker --------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ..ir import Box
 from ..ir.boxes import contains, is_empty, whole
 from ..ir.program import Place
+from .chains import may_follow, tile_chain
 from .layers import Layer, Model
 from .machine import Machine
 from .memory import Buffer, MemoryPlan, place
@@ -21,14 +22,15 @@ _ROUNDS = 200
 
 @dataclass(slots=True)
 class Step:
-    """One layer of the program.
+    """One layer of the program, or a chain of them.
 
     Attributes:
-        layer: which.
+        layer: which; the last one of a chain.
         split: ``rows``, ``channels`` or ``none``.
         shares: each core's box of output 0; None for a core that does nothing.
         tilings: each core's tiles.
         ahead: whether its first constants are fetched while the step before is computed.
+        before: the layers of a chain that come before its last one.
     """
 
     layer: Layer
@@ -36,6 +38,17 @@ class Step:
     shares: list[Box | None]
     tilings: list[Tiling | None] = field(default_factory=list)
     ahead: bool = False
+    before: list[Layer] = field(default_factory=list)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """All layers, in order."""
+        return [*self.before, self.layer]
+
+    def inputs(self) -> list[str]:
+        """Return the tensors that it reads and does not make."""
+        inner = {x.outputs[0] for x in self.before}
+        return list(dict.fromkeys(n for x in self.layers for n in x.inputs if n not in inner))
 
     def slots(self) -> dict[str, tuple[int, int]]:
         """Return bytes and number of buffers by use, enough for every core."""
@@ -75,6 +88,12 @@ class Decisions:
 def decide(model: Model, machine: Machine, cores: int) -> Decisions:
     """Decide a program for ``cores`` that share an input (1 for a core alone)."""
     steps = [_share(layer, model, machine, cores) for layer in model.layers if not layer.alias]
+    if cores == 1:
+        steps = _chained(model, machine, steps)
+    return _decide(model, machine, steps, cores)
+
+
+def _decide(model: Model, machine: Machine, steps: list[Step], cores: int) -> Decisions:
     parts = _parts(model, steps, cores)
     lives = _lives(model, steps)
     banned = _banned(model, cores)
@@ -83,6 +102,17 @@ def decide(model: Model, machine: Machine, cores: int) -> Decisions:
     for _ in range(_ROUNDS):
         kept = _keep(model, machine, parts, lives, banned, cores)
         full = _tile(model, machine, steps, parts, lives, kept, memo)
+        loose = [s for s in steps if s.before and not any(s.tilings)]
+        if full is None and loose:
+            # a chain does not fit beside what else is on chip: its layers go alone
+            apart = [
+                part
+                for s in steps
+                for part in (
+                    [_share(x, model, machine, cores) for x in s.layers] if s in loose else [s]
+                )
+            ]
+            return _decide(model, machine, apart, cores)
         if full is not None and full not in banned:
             banned.add(full)
             continue
@@ -129,6 +159,65 @@ def _share(layer: Layer, model: Model, machine: Machine, cores: int) -> Step:
     return best[2]
 
 
+_LONGEST = 8
+
+
+def _chained(model: Model, machine: Machine, steps: list[Step]) -> list[Step]:
+    """Join neighbouring layers where that takes less time than to compute each alone."""
+    readers: dict[str, set[int]] = {}
+    for layer in model.layers:
+        for name in layer.inputs:
+            readers.setdefault(model.root(name), set()).add(layer.index)
+    for name in model.graph.outputs:
+        readers.setdefault(model.root(name), set()).add(-1)
+    parts, lives = _parts(model, steps, 1), _lives(model, steps)
+    kept = _keep(model, machine, parts, lives, _banned(model, 1), 1)
+    if _tile(model, machine, steps, parts, lives, kept, {}) is not None:
+        return steps
+    found: list[Step] = []
+    at = 0
+    while at < len(steps):
+        best, length = 0.0, 1
+        chain = [steps[at].layer]
+        alone = _cost(steps[at])
+        inner: set[str] = set()
+        for end in range(at + 1, min(at + _LONGEST, len(steps))):
+            if not may_follow(chain, steps[end].layer, readers):
+                break
+            inner.add(chain[-1].outputs[0])
+            chain.append(steps[end].layer)
+            alone += _cost(steps[end])
+            if inner <= kept.keys():
+                continue  # nothing of it leaves the chip anyway
+            used = max(
+                sum(
+                    s for n, s in kept.items() if n not in inner and lives[n][0] <= i <= lives[n][1]
+                )
+                for i in range(at, end + 1)
+            )
+            made = chain[-1].outputs[0]
+            tiling = tile_chain(
+                chain,
+                whole(chain[-1].shape),
+                model,
+                machine,
+                machine.on_chip - used,
+                local=[n for x in chain for n in x.inputs if model.root(n) in kept],
+                kept=made in kept,
+            )
+            if tiling is not None and alone - tiling.cost > best:
+                best, length = alone - tiling.cost, end + 1 - at
+        last = steps[at + length - 1]
+        last.before = [s.layer for s in steps[at : at + length - 1]]
+        found.append(last)
+        at += length
+    return found
+
+
+def _cost(step: Step) -> float:
+    return sum(t.cost for t in step.tilings if t is not None)
+
+
 def _parts(model: Model, steps: list[Step], cores: int) -> dict[str, list[Box | None]]:
     parts: dict[str, list[Box | None]] = {}
     for step in steps:
@@ -141,7 +230,7 @@ def _parts(model: Model, steps: list[Step], cores: int) -> dict[str, list[Box | 
 def _lives(model: Model, steps: list[Step]) -> dict[str, tuple[int, int]]:
     lives: dict[str, tuple[int, int]] = {}
     for index, step in enumerate(steps):
-        for name in (*step.layer.inputs, *step.layer.outputs):
+        for name in (*step.inputs(), *step.layer.outputs):
             root = model.root(name)
             first, _ = lives.get(root, (index, index))
             lives[root] = (first, index)
@@ -209,7 +298,7 @@ def _tile(
 ) -> str | None:
     """Choose the tiles of every step; return a tensor that had better leave the chip, or None."""
 
-    def tiled(index: int, core: int, share: Box, budget: int, stays: bool) -> Tiling:
+    def tiled(index: int, core: int, share: Box, budget: int, stays: bool) -> Tiling | None:
         layer = steps[index].layer
         local: set[str] = set()
         near: set[str] = set()
@@ -222,7 +311,17 @@ def _tile(
             is_own = alone or (part is not None and contains(part, read))
             (local if is_own else near).add(name)
         local -= near
+        if steps[index].before:
+            local = {n for n in steps[index].inputs() if model.root(n) in kept}
         key = (index, core, budget, frozenset([*local, *(f"near {n}" for n in near)]), stays)
+        if key not in memo and steps[index].before:
+            own = [n for n in steps[index].inputs() if model.root(n) in kept]
+            found = tile_chain(
+                steps[index].layers, share, model, machine, budget, local=own, kept=stays
+            )
+            if found is None:
+                return None
+            memo[key] = found
         if key not in memo:
             memo[key] = tile_layer(
                 layer, share, model, machine, budget, local=local, kept=stays, near=near
@@ -264,7 +363,8 @@ def _look_ahead(
             used[i] += size
     for index, step in enumerate(steps):
         step.ahead = False
-        size, count = step.slots().get("weights", (0, 0))
+        size = sum(s * c for use, (s, c) in step.slots().items() if use.startswith("weights"))
+        count = 1
         if wanted and index and size and used[index - 1] + size * count <= machine.on_chip:
             used[index - 1] += size * count
             step.ahead = True
@@ -286,7 +386,7 @@ def _place_on_chip(
     for index, step in enumerate(steps):
         mine: dict[str, list[int]] = {}
         for use, (size, count) in step.slots().items():
-            first = index - 1 if use == "weights" and step.ahead else index
+            first = index - 1 if use.startswith("weights") and step.ahead else index
             for k in range(count):
                 mine.setdefault(use, []).append(len(buffers))
                 buffers.append(Buffer(f"{index} {use} {k}", size, first, index))

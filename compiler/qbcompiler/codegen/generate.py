@@ -175,7 +175,7 @@ class _Writer:
 
     def __init__(self, core: int, model: Model, machine: Machine, decisions: Decisions) -> None:
         self.core, self.model, self.machine, self.d = core, model, machine, decisions
-        self._ahead: dict[int, _Ring] = {}
+        self._ahead: dict[int, dict[str, _Ring]] = {}
 
     def step(self, index: int) -> list[Instruction]:
         """Return the instructions of a step."""
@@ -183,14 +183,23 @@ class _Writer:
         out: list[Instruction] = []
         tiling = step.tilings[self.core]
         rings = {use: _Ring(b) for use, b in self.d.slots[index].items()}
-        if index in self._ahead:
-            rings["weights"] = self._ahead.pop(index)
+        rings |= self._ahead.pop(index, {})
         jobs = tiling.jobs if tiling is not None else []
         if tiling is not None:
             self._fill(out, step, tiling, jobs[0], rings)
         self._look_ahead(out, index + 1)
         for k, job in enumerate(jobs):
             assert tiling is not None
+            if job.links:
+                bound = {
+                    n: rings[n].use(b)
+                    for n, b in job.wants().items()
+                    if self._in_slot(n, tiling, step)
+                }
+                if k + 1 < len(jobs):
+                    self._fill(out, step, tiling, jobs[k + 1], rings)
+                self._links(out, tiling, job, rings, bound)
+                continue
             # what this tile reads stays where it is while the next one's operands come in
             inputs = self._inputs(step, tiling, job, rings)
             weights = self._weights(step, tiling, job, rings)
@@ -205,9 +214,17 @@ class _Writer:
             return
         step = self.d.steps[index]
         tiling = step.tilings[self.core]
-        if tiling is None or "weights" not in tiling.slots:
+        if tiling is None:
             return
-        ring = self._ahead[index] = _Ring(self.d.slots[index]["weights"])
+        if step.before:
+            uses = [u for u in tiling.slots if u.startswith("weights")]
+            rings = self._ahead[index] = {u: _Ring(self.d.slots[index][u]) for u in uses}
+            self._constants(out, step, rings)
+            return
+        if "weights" not in tiling.slots:
+            return
+        ring = _Ring(self.d.slots[index]["weights"])
+        self._ahead[index] = {"weights": ring}
         for job in tiling.jobs[: len(ring.buffers)]:
             self._fetch(out, step, job, ring)
 
@@ -223,9 +240,15 @@ class _Writer:
     ) -> None:
         """Bring in what a tile reads and its buffers do not hold yet."""
         layer = step.layer
+        if job.links:
+            self._constants(out, step, rings)
+            inner = {x.outputs[0] for x in step.before}
+            wanted = [(n, b) for n, b in job.wants().items() if n not in inner]
+        else:
+            wanted = list(zip(layer.inputs, job.reads, strict=True))
         if "weights" in tiling.slots:
             self._fetch(out, step, job, rings["weights"])
-        for name, read in zip(layer.inputs, job.reads, strict=True):
+        for name, read in wanted:
             if is_empty(read) or name not in tiling.slots:
                 continue
             root = self.model.root(name)
@@ -243,6 +266,56 @@ class _Writer:
                 if part is not None and shared is not None:
                     target = Operand(name, shared, buffer, read)
                     out.append(Copy(layer.index, target, core, self.d.kept[root], part))
+
+    def _constants(self, out: list[Instruction], step: Step, rings: dict[str, _Ring]) -> None:
+        """Fetch the constants of a chain's layers, once each."""
+        for layer in step.layers:
+            ring = rings.get(f"weights {layer.index}")
+            if ring is not None and ring.find((None,)) is None:
+                size = weight_bytes(layer, None, self.machine.alignment)
+                out.append(Fetch(layer.index, None, ring.take((None,)), size))
+
+    def _in_slot(self, name: str, tiling: Tiling, step: Step) -> bool:
+        """Whether a tensor that a chain reads is brought into a buffer of the step."""
+        return name in tiling.slots and all(name != x.outputs[0] for x in step.before)
+
+    def _links(
+        self,
+        out: list[Instruction],
+        tiling: Tiling,
+        job: Job,
+        rings: dict[str, _Ring],
+        bound: dict[str, int],
+    ) -> None:
+        """Compute a tile of a chain, layer by layer."""
+        made: dict[str, Operand] = {}
+        wants = job.wants()
+        for link in job.links:
+            layer = link.layer
+            inputs: list[Operand | None] = []
+            for name, read in zip(layer.inputs, link.reads, strict=True):
+                if is_empty(read):
+                    inputs.append(None)
+                elif name in made:
+                    inputs.append(Operand(name, read, made[name].buffer, made[name].frame))
+                elif name in bound:
+                    inputs.append(Operand(name, read, bound[name], wants[name]))
+                else:
+                    root = self.model.root(name)
+                    inputs.append(Operand(name, read, self.d.kept[root], self._frame(name)))
+            name = layer.outputs[0]
+            if name in self.d.kept:
+                target = Operand(name, link.box, self.d.kept[name], self._frame(name))
+            else:
+                target = Operand(name, link.box, rings[name].take(None), link.box)
+            made[name] = target
+            ring = rings.get(f"weights {layer.index}")
+            weights = EXTERNAL if ring is None else ring.use((None,))
+            cycles = layer.cycles(link.box, self.machine.side)
+            out.append(Tile(layer.index, cycles, link.box, tuple(inputs), (target,), weights, None))
+        last = job.links[-1].layer
+        if last.outputs[0] not in self.d.kept:
+            out.append(Store(last.index, made[last.outputs[0]]))
 
     def _is_own(self, root: str, read: Box) -> bool:
         """Whether this core's part of a tensor that is kept on chip holds a box."""

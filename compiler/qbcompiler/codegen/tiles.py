@@ -15,6 +15,7 @@ from .machine import Machine
 
 __all__ = [
     "Job",
+    "Link",
     "Slot",
     "Tiling",
     "around",
@@ -30,8 +31,17 @@ _TILE_CYCLES = 200
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """One layer's part of a tile of a chain: what it computes, and what that reads."""
+
+    layer: Layer
+    box: Box
+    reads: tuple[Box, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """One tile of a layer.
+    """One tile of a layer, or of a chain of layers.
 
     Attributes:
         box: of the output.
@@ -39,6 +49,7 @@ class Job:
         part: which weights; None for all constants.
         share: of each sum that is taken here.
         first, last: whether it begins the sum, whether it ends it.
+        links: each layer's part, where it is a chain's; ``box`` and ``reads`` are the last one's.
     """
 
     box: Box
@@ -47,6 +58,16 @@ class Job:
     share: float = 1.0
     first: bool = True
     last: bool = True
+    links: tuple[Link, ...] = ()
+
+    def wants(self) -> dict[str, Box]:
+        """Return the box around all that a chain's tile reads of each tensor."""
+        found: dict[str, Box] = {}
+        for link in self.links:
+            for name, read in zip(link.layer.inputs, link.reads, strict=True):
+                if not is_empty(read):
+                    found[name] = union(found[name], read) if name in found else read
+        return found
 
 
 @dataclass(frozen=True, slots=True)
