@@ -10,18 +10,12 @@ up, so that what is balanced is the tensor's own range, as observed on samples, 
 layer's weights (as in G. Xiao et al., "SmoothQuant", ICML 2023). And where every reader is
 depthwise, its scales take the factor up too: all channels then get the same range.
 
-A clamp at 0 and at ``c`` (ReLU6) is not homogeneous, but channels that stay below ``c`` on the
-samples may be widened until they reach it: what the clamp then cuts off lies :data:`_MARGIN` times
-above all that was seen, and a grid made of the same samples would cut it off too. Channels that
-reach ``c`` stay.
-
 Tensors do not share a factor, and each keeps its values but for its own; one set of observations
 serves all.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +38,6 @@ _PASSING = ("Relu", "LeakyRelu", "PRelu", "Pooling", "Dropout", "Identity")
 
 _STEPS = 8  # factors are powers of 2^(1/8): the last bits of an observation do not count
 _REACH = 64.0  # how far a factor may be from the tensor's mean factor
-_MARGIN = 2.0**0.25  # between what was seen and where a clamp may cut
 _DEAD = 1e-6  # a channel with less of the widest channel's range stays as it is
 
 
@@ -58,7 +51,6 @@ class Link:
         maker: the layer that makes it.
         readers: the layers that read it.
         axis: the channels' axis.
-        ceiling: where a clamp from 0 makes ``read``, its upper end.
     """
 
     made: str
@@ -66,7 +58,6 @@ class Link:
     maker: Node
     readers: tuple[Node, ...]
     axis: int
-    ceiling: float | None = None
 
     @property
     def free(self) -> bool:
@@ -181,17 +172,14 @@ def _link(graph: Graph, node: Node, shared: Callable[[str], bool]) -> Link | str
     made = node.outputs[0]
     axis = _channel_axis(node, graph)
     name = made
-    ceiling = None
     while True:
         if name in graph.outputs:
             return "it makes an output of the model"
         readers = graph.consumers(name)
-        if len(readers) != 1 or ceiling is not None:
-            break
-        ceiling = _ceiling(readers[0])
-        if ceiling is None and not _lets_pass(readers[0], name, axis, graph):
-            break
-        name = readers[0].outputs[0]
+        if len(readers) == 1 and _lets_pass(readers[0], name, axis, graph):
+            name = readers[0].outputs[0]
+            continue
+        break
     if not readers:
         return ""
     for reader in readers:
@@ -202,7 +190,7 @@ def _link(graph: Graph, node: Node, shared: Callable[[str], bool]) -> Link | str
         reason = _unscalable(graph, reader, reader.inputs[1:2], shared)
         if reason:
             return f"the weights of {reader.name!r} cannot be scaled: {reason}"
-    return Link(made, name, node, tuple(readers), axis, ceiling)
+    return Link(made, name, node, tuple(readers), axis)
 
 
 def _unscalable(
@@ -231,14 +219,6 @@ def _channel_axis(node: Node, graph: Graph) -> int:
 def _reading_axis(node: Node, graph: Graph) -> int:
     rank = graph.values[node.inputs[0]].type.rank
     return rank - 1 if node.op == "MatMul" else 1
-
-
-def _ceiling(node: Node) -> float | None:
-    """Return the upper end of a clamp from 0, else None."""
-    low, high = getattr(node.attrs, "min", None), getattr(node.attrs, "max", None)
-    if node.op != "Clip" or low != 0.0 or high is None or not 0.0 < high < math.inf:
-        return None
-    return float(high)
 
 
 def _lets_pass(node: Node, name: str, axis: int, graph: Graph) -> bool:
@@ -288,15 +268,8 @@ def _factors(link: Link, peaks: Float64, reaches: Sequence[Float64]) -> Float64:
     exponent[live] = np.log2(wanted[live])
     if not link.free:
         exponent[live] = (exponent[live] - np.log2(reach[live])) / 2
+    exponent[live] -= np.rint(_STEPS * exponent[live].mean()) / _STEPS
     limit = np.log2(_REACH)
-    if link.ceiling is None:
-        exponent[live] -= np.rint(_STEPS * exponent[live].mean()) / _STEPS
-    else:
-        # factors that keep each channel below the clamp, which none may leave
-        lowest = np.full(len(wanted), 0.0)
-        lowest[live] = np.log2(np.minimum(wanted[live] * _MARGIN / link.ceiling, 1.0))
-        exponent[live] -= exponent[live].max()
-        exponent = np.ceil(_STEPS * np.clip(exponent, lowest, 0.0)) / _STEPS
     rounded = np.rint(_STEPS * np.clip(exponent, -limit, limit)) / _STEPS
     found: Float64 = np.where(live, np.exp2(rounded), 1.0)
     return found
