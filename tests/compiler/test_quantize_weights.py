@@ -67,6 +67,12 @@ def gptq(w, h, qmax):
     return found
 
 
+def dense(net, x, outputs):
+    width = net.graph.values[x].shape[-1]
+    w = net.const("w", net.rng.normal(size=(width, outputs)).astype(np.float32))
+    return net.layer("MatMul", "m", [x, w])
+
+
 def moved_net(outputs=8):
     """A convolution of smooth pictures: its inputs are strongly correlated."""
     net = Net()
@@ -187,7 +193,7 @@ def test_of_many_positions_some_are_taken_evenly(monkeypatch):
 
 def test_few_vectors_say_little_of_what_is_off_the_diagonal():
     sums = np.array([[[4.0, 2.0], [2.0, 8.0]]])
-    kept = gram.Gram([sums], 6).shrunk()[0]
+    kept = gram.Gram([sums], [np.zeros((1, 1, 2))], 6).shrunk()[0]
     np.testing.assert_allclose(kept, [[[4.0, 1.5], [1.5, 8.0]]])
 
 
@@ -273,7 +279,8 @@ def test_the_scale_with_the_least_error_is_taken():
     before = output_error(graph, body, data)
     view = view_of(layer)
     quantized = [IntegerEngine(body).run(x, outputs=["x"], integers=True)["x"] for x in data]
-    h = gram_of(layer, view, quantized, body.values["x"].quant, len(data)).shrunk()[0][0]
+    sums = gram_of(layer, view, quantized, body.values["x"].quant, len(data))
+    h = sums.centred().shrunk()[0][0]
     rows = weight.reshape(3, 4).astype(np.float64)
     want = []
     for row, scale in zip(rows, first, strict=True):
@@ -316,6 +323,41 @@ def test_each_method_lowers_the_error_of_weights(bits, methods):
         assert after < 0.5 * before
         assert changes[0].changed > 0.02
     assert changes[0].gain_db > 0.5
+
+
+@pytest.mark.parametrize("method", [0, 2])
+@pytest.mark.parametrize("methods", [SEARCH, FEEDBACK], ids=["search", "feedback"])
+def test_the_mean_of_what_rounding_takes_away_goes_into_the_bias(method, methods):
+    """Inputs far from 0: without it, a channel would move by the sum of its weights' errors."""
+    net = Net()
+    graph = net.finish(dense(net, net.input("x", 1, 30, 24), 10))
+    data = [{"x": np.abs(x["x"]) + np.float32(2)} for x in samples(graph, 8)]
+    wide = {"x": 16, "m.out": 16}
+    plan = plan_grids(
+        graph,
+        observe(graph, data).ranges,
+        bits=wide,
+        method_of=lambda n: method,
+        input_method=method,
+    )
+    shifts = []
+    for body in (apply_plan(graph, plan, weight_bits=lambda node: 4) for _ in range(2)):
+        if shifts:
+            improve_weights(graph, body, data, methods)
+        engine, exact = IntegerEngine(body), FloatEngine(graph)
+        off = [engine.run(x)["m.out"] - exact.run(x)["m.out"] for x in data]
+        shifts.append(np.abs(np.mean(off, axis=(0, 1, 2))).max())
+    assert shifts[1] < 0.01 * shifts[0]
+
+
+def test_centred_sums_are_the_covariance():
+    layer, quant, x = layer_of("Convolution", default_registry()["Convolution"].cases()[0])
+    view = view_of(layer)
+    x = np.random.default_rng(0).integers(0, 100, size=x.shape).astype(np.int8)
+    found = gram_of(layer, view, [x, x], quant, 2)
+    rows = gram._rows(layer, view, centre(x, quant).astype(np.float64), 10**6)[0]
+    want = 2 * len(rows) * np.cov(rows.T, bias=True)
+    np.testing.assert_allclose(found.centred().sums[0][0], want, atol=1e-6 * np.abs(want).max())
 
 
 def test_16_bit_weights_are_rounded_too():

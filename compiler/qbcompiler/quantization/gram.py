@@ -124,11 +124,25 @@ class Gram(NamedTuple):
 
     Attributes:
         sums: for each of a view's blocks the Gram matrices, [groups, columns, columns], exact.
+        totals: for each block the sums of the vectors, [groups, 1, columns], exact.
         vectors: how many vectors were summed up.
     """
 
     sums: list[Float64]
+    totals: list[Float64]
     vectors: int
+
+    def means(self) -> list[Float64]:
+        """Return the mean vectors, [groups, 1, columns] for each block."""
+        return [total / self.vectors for total in self.totals]
+
+    def centred(self) -> Gram:
+        """Return the sums of the vectors less their mean, which a bias can make up for."""
+        products = [
+            gram - mean.transpose(0, 2, 1) * total
+            for gram, mean, total in zip(self.sums, self.means(), self.totals, strict=True)
+        ]
+        return Gram(products, [np.zeros_like(t) for t in self.totals], self.vectors)
 
     def shrunk(self) -> list[Float64]:
         """Return the matrices with less of what is off their diagonals the fewer vectors there are.
@@ -166,19 +180,25 @@ def gram_of(
     wanted = max(_MIN_ROWS, _ROWS_PER_COLUMN * width * view.positions)
     share = -(-wanted // max(count, 1))
     sums: list[Float64] | None = None
+    totals: list[Float64] = []
     vectors = 0
     for x in inputs:
         taken = centre(x, quant).astype(np.float64)
         rows = _rows(layer, view, taken, share)
         vectors += rows.shape[1]
         starts = (0, *view.cuts[:-1])
-        products = []
+        products, added = [], []
         for a, b in zip(starts, view.cuts, strict=True):
             part = rows[:, :, a * view.positions : b * view.positions]
             products.append(np.matmul(part.transpose(0, 2, 1), part))
-        sums = products if sums is None else [s + p for s, p in zip(sums, products, strict=True)]
+            added.append(part.sum(axis=1, keepdims=True))
+        if sums is None:
+            sums, totals = products, added
+        else:
+            sums = [s + p for s, p in zip(sums, products, strict=True)]
+            totals = [t + p for t, p in zip(totals, added, strict=True)]
     assert sums is not None
-    return Gram(sums, vectors)
+    return Gram(sums, totals, vectors)
 
 
 def _rows(layer: IntLayer, view: WeightView, x: Float64, share: int) -> Float64:

@@ -2,7 +2,8 @@
 
 The integer graph is run once, each layer on all samples before the next. When a layer's turn comes
 its inputs are what its predecessors, already treated, give. From these integers its Gram matrix is
-summed, its scales are searched, its weights rounded anew, and only then is it run.
+summed, its scales are searched, its weights rounded anew, and only then is it run. Errors are those
+around their mean: the mean of what rounding takes away goes into the bias.
 
 A method never makes a channel worse by its own measure: where rounding with feedback has more error
 than rounding to nearest, or would not leave its accumulator room, the channel stays as it was.
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ir import Graph, IntGraph, IntLayer, QuantParams
+from ..ir import Array, Graph, IntGraph, IntLayer, QuantParams
 from ..ops import Registry
 from ..ops.common import span_of
 from ..ops.weights import ACC_LIMIT, WIDE_ACC_LIMIT, LinearParts, quantize_linear
@@ -169,6 +170,15 @@ class _Rows:
         assert total is not None
         return self.view.by_channel(total)
 
+    def mean_error(self, integers: list[Float64], scales: Float64, means: list[Float64]) -> Float64:
+        """Return the mean of what rounding takes away from each channel, in accumulator steps."""
+        size = self.view.by_row(scales)
+        lost = [
+            ((real / size - q) * mean).sum(axis=2)
+            for real, q, mean in zip(self.real, integers, means, strict=True)
+        ]
+        return self.view.by_channel(sum(lost, start=np.zeros(())))
+
     def nearest(self, scales: Float64, qmax: int) -> list[Float64]:
         """Return the integers of rounding to nearest."""
         size = self.view.by_row(scales)
@@ -195,7 +205,10 @@ def _improve(
     bits = _bits(layer)
     qmax = (1 << (bits - 1)) - 1
     gram = gram_of(layer, view, sweep.inputs(layer.inputs[0]), source, count)
-    rows = _Rows(view, view.blocks(weight), gram.shrunk())
+    # of a transposed convolution, each position of the window has a mean error of its own
+    biased = view.kind != "transposed"
+    measure = gram.centred() if biased else gram
+    rows = _Rows(view, view.blocks(weight), measure.shrunk())
     first = layer.tensors["weight_scale"].astype(np.float64)
     before = rows.error(rows.nearest(first, qmax), first, first)
 
@@ -217,7 +230,8 @@ def _improve(
             for n, c in zip(nearest, chosen, strict=True)
         ]
     after = rows.error(chosen, scales, first)
-    _store(layer, parts, view.weight(chosen))
+    shift = rows.mean_error(chosen, scales, gram.means()) if biased else np.zeros(len(scales))
+    _store(layer, parts, view.weight(chosen), _moved(view, chosen, parts, source, shift))
     different = sum(
         int(np.count_nonzero(a != b))
         for a, b in zip(chosen, rows.nearest(first, qmax), strict=True)
@@ -250,16 +264,35 @@ def _overflows(
     view: WeightView, integers: list[Float64], parts: LinearParts, source: QuantParams
 ) -> NDArray[np.bool_]:
     limit = WIDE_ACC_LIMIT if parts.bias.dtype == np.int64 else ACC_LIMIT
-    sums = view.by_channel(sum((np.abs(q).sum(axis=2) for q in integers), start=np.zeros(())))
-    result: NDArray[np.bool_] = sums * span_of(source) + np.abs(parts.bias) > limit
+    total = _reach(view, integers) * span_of(source) + np.abs(parts.bias)
+    result: NDArray[np.bool_] = total > limit
     return result
 
 
-def _store(layer: IntLayer, parts: LinearParts, weight: Float64) -> None:
+def _moved(
+    view: WeightView,
+    integers: list[Float64],
+    parts: LinearParts,
+    source: QuantParams,
+    shift: Float64,
+) -> Array:
+    """Return the biases with the mean of what rounding the weights takes away, as room allows."""
+    limit = WIDE_ACC_LIMIT if parts.bias.dtype == np.int64 else ACC_LIMIT
+    room = limit - _reach(view, integers) * span_of(source)
+    wanted = np.clip(parts.bias.astype(np.float64) + np.rint(shift), -room, room)
+    moved: Array = wanted.astype(parts.bias.dtype)
+    return moved
+
+
+def _reach(view: WeightView, integers: list[Float64]) -> Float64:
+    return view.by_channel(sum((np.abs(q).sum(axis=2) for q in integers), start=np.zeros(())))
+
+
+def _store(layer: IntLayer, parts: LinearParts, weight: Float64, bias: Array) -> None:
     kind = layer.tensors["weight"].dtype
     layer.tensors.update(
         weight=np.ascontiguousarray(weight.astype(kind)),
-        bias=parts.bias,
+        bias=bias,
         multiplier=parts.multiplier,
         shift=parts.shift,
         weight_scale=parts.scales,
