@@ -12,8 +12,8 @@ import onnx
 import pytest
 
 from qbcompiler.errors import ArgumentError, InternalError
-from qbcompiler.frontend import export
-from qbcompiler.frontend.export import Reduction, export_graph
+from qbcompiler.frontend import export, load_model, parse
+from qbcompiler.frontend.export import Reduction, export_graph, to_onnx
 from qbcompiler.ir import Attrs, DType, Graph, NoAttrs, Node, TensorType, Value
 from qbcompiler.ops import OnnxEmitter, OpSpec, Registry
 from qbcompiler.runtime.float_engine import FloatEngine
@@ -261,3 +261,14 @@ def test_saving_beyond_the_protobuf_limit(tmp_path: Path, monkeypatch: Any) -> N
     model = onnx.load(tmp_path / "m.onnx")
     weight = next(t for t in model.graph.initializer if t.name == "w")
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), g.value("w").data)
+
+
+def test_nodes_are_named_after_the_layers(digits_vit: Path) -> None:
+    graph = parse(load_model(digits_vit), input_shapes={})
+    names = [n.name for n in to_onnx(graph).graph.node]
+    assert len(set(names)) == len(names)
+    layers = [n.name for n in graph.nodes]
+    assert set(layers) <= set(names)
+    # a layer of several nodes: the first has its name, the others the operator's behind it
+    extra = [n for n in names if n not in layers]
+    assert extra and all(any(n.startswith(f"{layer}/") for layer in layers) for n in extra)

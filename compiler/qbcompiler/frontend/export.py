@@ -159,6 +159,7 @@ def write_node(node: Node, graph: Graph, emitter: Emitter, specs: Registry) -> N
     emitter.opsets[domain] = max(emitter.opsets.get(domain, 1), version)
     for ref in filter(None, node.inputs):
         emitter.use_constant(ref)
+    emitter.enter(node.name, bare=True)
     try:
         specs[node.op].export(node, graph, emitter)
     except (KeyError, TypeError, ValueError) as exc:
@@ -249,6 +250,9 @@ class Emitter:
         self.initializers: list[TensorProto] = []
         self.detached: dict[str, Array] = {}
         self.opsets: dict[str, int] = {"": EXPORT_OPSET}
+        self._layer = ""
+        self._bare = False
+        self._names: dict[str, int] = {}
 
     def model(
         self,
@@ -282,12 +286,30 @@ class Emitter:
         for name in filter(None, inputs):
             self.use_constant(name)
         node = onnx.NodeProto(op_type=op_type, input=inputs, output=outputs, domain=domain)
-        node.name = f"n{len(self.nodes)}"
+        node.name = self._node_name(op_type)
         for key in sorted(attrs):
             if attrs[key] is not None:
                 node.attribute.append(make_attribute(op_type, domain, key, attrs[key]))
         self.nodes.append(node)
         self.opsets.setdefault(domain, 1)
+
+    def enter(self, layer: str, *, bare: bool = False) -> None:
+        """Name the nodes to come after a layer.
+
+        Args:
+            layer: its name.
+            bare: whether the first of them is the layer itself and has its name alone; others
+                have the operator's behind it.
+        """
+        self._layer, self._bare = layer, bare
+
+    def _node_name(self, op_type: str) -> str:
+        base = self._layer if self._bare and self._layer else f"{self._layer}/{op_type}"
+        self._bare = False
+        base = base.lstrip("/") if not self._layer else base
+        number = self._names.get(base, 0)
+        self._names[base] = number + 1
+        return f"{base}_{number}" if number else base
 
     def temp(self, hint: str = "t") -> str:
         """Return a tensor name that no value of the graph has."""

@@ -207,6 +207,7 @@ class _Writer:
     def _layer(self, layer: IntLayer) -> None:
         values = self._body.values
         params = {n: values[n].quant for n in (*layer.inputs, *layer.outputs) if n}
+        self._emitter.enter(layer.name)
         try:
             form = self._specs[layer.op].real_form(layer, params)
         except (KeyError, TypeError, ValueError) as exc:
@@ -235,6 +236,7 @@ class _Writer:
             ]
         node = Node(layer.name, form.op, inputs, made, form.attrs, layer.source)
         write_node(node, self._graph, self._emitter, self._specs)
+        self._emitter.enter(layer.name)
         for name, real in zip(layer.outputs, made, strict=True):
             quant = values[name].quant if name else None
             if quant is None:
