@@ -110,7 +110,7 @@ class _Search:
             threads=plan.threads,
             progress=plan.reporter.step("quantize"),
         )
-        settings = QuantSettings.from_config(plan.config)
+        settings = QuantSettings.from_config(plan.config).for_graph(body)
         units, self.macs = list_units(body, settings, classes, sensitivity)
         units = self._served(units)
         macs = list(self.macs.values())

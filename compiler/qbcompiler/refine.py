@@ -33,10 +33,18 @@ def refine(
         What the report says of it: ``weights`` (a row for each layer) and ``biases`` (how many
         have moved), each only where it was asked for.
     """
-    from .quantization import BiasCorrection, WeightMethods, correct_biases, improve_weights
+    from .quantization import (
+        BiasCorrection,
+        QuantSettings,
+        WeightMethods,
+        correct_biases,
+        improve_weights,
+    )
     from .runtime.pipeline import BodyInputs
 
     assert graph.body is not None
+    for part in QuantSettings.from_config(plan.config).unmet_roles(graph.body):
+        plan.reporter.warning(f"bit.transformer: no layer of the model is a transformer's {part}")
     found: dict[str, Any] = {}
     inputs = BodyInputs(graph.head, graph.body.inputs, dataset)
     weights = WeightMethods.from_config(plan.config)

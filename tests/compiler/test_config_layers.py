@@ -279,12 +279,8 @@ def test_what_is_left_out_is_a_warning(data: dict[str, Any], pointers: list[str]
     ("data", "pointer"),
     [
         (
-            {"bit": {"transformer": {"activation": {"query": 16}}}},
-            "/bit/transformer/activation/query",
-        ),
-        (
-            {"bit": {"transformer": {"weight": {"ffn": {"up": 4}}}}},
-            "/bit/transformer/weight/ffn/up",
+            {"bit": {"transformer": {"mixedPrecision": {"activation": {"apply": True}}}}},
+            "/bit/transformer/mixedPrecision",
         ),
         ({"llm": {"apply": True}}, "/llm"),
         ({"loadScale": {"apply": True, "path": "x"}}, "/loadScale"),
@@ -301,7 +297,7 @@ def test_what_cannot_be_left_out_is_an_error(data: dict[str, Any], pointer: str)
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_compiles_or_says_what_it_needs(name: str) -> None:
     config = CompileConfig.from_preset(name)
-    if name in ("llm", "llm_fast", "multimodal", "vision_transformer"):
+    if name in ("llm", "llm_fast", "multimodal"):
         with pytest.raises(ConfigError, match="cannot honour"):
             check_effect(config)
     else:

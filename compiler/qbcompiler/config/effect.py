@@ -108,10 +108,12 @@ ACTED_ON: tuple[str, ...] = (
     "/bit/layerOverrides/weight4Bits",
     "/bit/auto",
     "/bit/innerActivations",
+    "/bit/transformer/activation",
+    "/bit/transformer/weight",
 )
 """Fields that have their effect, apart from the values that ``GAPS`` names."""
 
-_NO_16_BITS = "16-bit operands are not available yet; leave it at 8 bits"
+_NO_ROUTER = "mixtures of experts are not available yet, and no layer is a router"
 _NO_TRANSFORM = "this transform is not available yet; the model is quantized without it"
 _NO_LLM = "language models with a cache are not available yet"
 
@@ -132,23 +134,12 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap("/calibration/groupLut", "warning", "each look-up table has its own exact entries"),
     Gap("/calibration/optimizeLut", "warning", "each look-up table has its own exact entries"),
-    *(
-        Gap(f"/bit/transformer/activation/{part}", "error", _NO_16_BITS, _not_8)
-        for part in ("query", "key", "value", "output", "head", "router", "ffn/*")
-    ),
-    *(
-        Gap(
-            f"/bit/transformer/weight/{part}",
-            "error",
-            "only 8-bit weights are available yet",
-            _not_8,
-        )
-        for part in ("query", "key", "value", "output", "head", "router", "ffn/*")
-    ),
+    Gap("/bit/transformer/activation/router", "warning", _NO_ROUTER, _not_8),
+    Gap("/bit/transformer/weight/router", "warning", _NO_ROUTER, _not_8),
     Gap(
         "/bit/transformer/mixedPrecision",
         "error",
-        _NO_16_BITS,
+        "bits are not chosen by part; bit.auto chooses them by layer",
         lambda value: value["activation"]["apply"],
     ),
     Gap(

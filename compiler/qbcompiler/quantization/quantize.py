@@ -46,7 +46,8 @@ def grid_classes(
         config: methods and bits.
         registry: operators; the built-in ones by default.
     """
-    return _plan(graph, statistics, QuantSettings.from_config(config), registry).classes
+    settings = QuantSettings.from_config(config).for_graph(graph, registry)
+    return _plan(graph, statistics, settings, registry).classes
 
 
 def quantize(
@@ -71,7 +72,7 @@ def quantize(
         QuantizationError: a method or bit width that is not served, a range that is not finite,
             or a layer whose numbers do not allow it.
     """
-    settings = QuantSettings.from_config(config)
+    settings = QuantSettings.from_config(config).for_graph(graph, registry)
     plan = _plan(graph, statistics, settings, registry)
     return apply_plan(graph, plan, weight_bits=settings.weight_bits_of, registry=registry)
 
