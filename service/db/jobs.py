@@ -28,6 +28,7 @@ from ..domain import (
     new_id,
 )
 from .engine import Database
+from .labels import rarest_first
 from .mapping import to_build, to_event, to_job
 from .outbox import owe_message
 from .paging import Page, cut_page, keyset
@@ -353,26 +354,26 @@ class JobStore:
             where.append(JobRow.created_at < only.created_before)
         statement = select(JobRow, BuildRow).join(BuildRow, BuildRow.id == JobRow.build_id)
         time, identifier = JobRow.created_at, JobRow.id
-        for number, (name, value) in enumerate(sorted(only.labels.items())):
-            label = aliased(JobLabelRow)
-            statement = statement.join(
-                label,
-                and_(
-                    label.job_id == JobRow.id,
-                    label.project == project,
-                    label.name == name,
-                    label.value == value,
-                ),
-            )
-            if number == 0:
-                # the label's own index has the jobs in order
-                time, identifier = label.created_at, label.job_id
-        statement = (
-            statement.where(*where, *keyset(time, identifier, cursor))
-            .order_by(time.desc(), identifier.desc())
-            .limit(limit + 1)
-        )
         with self._db.read() as session:
+            for number, (name, value) in enumerate(rarest_first(session, project, only.labels)):
+                label = aliased(JobLabelRow)
+                statement = statement.join(
+                    label,
+                    and_(
+                        label.job_id == JobRow.id,
+                        label.project == project,
+                        label.name == name,
+                        label.value == value,
+                    ),
+                )
+                if number == 0:
+                    # the label's own index has the jobs in order
+                    time, identifier = label.created_at, label.job_id
+            statement = (
+                statement.where(*where, *keyset(time, identifier, cursor))
+                .order_by(time.desc(), identifier.desc())
+                .limit(limit + 1)
+            )
             views = [
                 JobView(to_job(job), to_build(build), _queue_position(session, job, build))
                 for job, build in session.execute(statement)
