@@ -50,9 +50,8 @@ def test_another_device_preset_or_method_reuses_them(
     ocr_cls: Path, ocr_calibration: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "cache"
-    build(
-        ocr_cls, ocr_calibration, tmp_path / "a.mxq", kept, config_preset="classification"
-    )  # percentile: keeps histograms too
+    percentile = CalibrationConfig(mode=1)  # keeps histograms too
+    build(ocr_cls, ocr_calibration, tmp_path / "a.mxq", kept, calibration_config=percentile)
     for number, more in enumerate(
         (
             {"target_device": "aries-rb", "inference_scheme": "all"},

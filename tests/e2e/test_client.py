@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,24 +193,22 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def running_job(server: Server) -> str:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        items = server.http.get("/v1/jobs", params={"state": "running"}).json()["items"]
-        if items:
-            return str(items[0]["id"])
-        time.sleep(0.1)
-    raise AssertionError(server.log()[-3000:])
+def heed_control_c() -> None:
+    """A process begun in the background ignores Ctrl-C, and so would what it begins."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_control_c_without_a_terminal_leaves_the_job_and_says_how_to_come_back(slow, folder):
     process = subprocess.Popen(
-        [sys.executable, "-m", "qbcompiler", *COMPILE, "--output", "model.mxq"],
+        [sys.executable, "-m", "qbcompiler", *COMPILE, "--output", "model.mxq", "-v"],
         cwd=folder, env=environment(slow), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_control_c,
     )  # fmt: skip
-    job = running_job(slow)
-    time.sleep(0.5)
+    assert process.stderr is not None
+    while not (found := re.search(r"job_\w{26}", process.stderr.readline())):
+        assert process.poll() is None
+    job = found[0]
+    slow.wait(job, lambda job: job["state"] == "running")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -225,13 +222,16 @@ def test_control_c_without_a_terminal_leaves_the_job_and_says_how_to_come_back(s
 def test_control_c_on_a_terminal_asks_and_cancels(slow, folder):
     pid, terminal = pty.fork()
     if pid == 0:
+        heed_control_c()
         os.chdir(folder)
-        command = [sys.executable, "-m", "qbcompiler", *COMPILE, "--output", "model.mxq"]
+        command = [sys.executable, "-m", "qbcompiler", *COMPILE, "--output", "model.mxq", "-v"]
         os.execve(sys.executable, command, environment(slow, TERM="dumb"))
-    job = running_job(slow)
-    time.sleep(0.5)
-    os.write(terminal, b"\x03")
     text = b""
+    while not (found := re.search(rb"job (job_\w{26}) on ", text)):
+        text += os.read(terminal, 4096)
+    job = found[1].decode()
+    slow.wait(job, lambda job: job["state"] == "running")
+    os.write(terminal, b"\x03")
     while b"[c]ancel" not in text:
         text += os.read(terminal, 4096)
     os.write(terminal, b"c\n")

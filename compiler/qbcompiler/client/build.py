@@ -46,18 +46,22 @@ def remote_build(
                 samples = send_calibration(server, plan.calibration_paths, reporter)
                 request["calibration_id"] = samples["id"]
         job = server.post(path_of("jobs"), request, key=str(uuid.uuid4()))
-        reporter.info(f"job {job['id']} on {server.url} (cache: {job['cache']})")
-        job = _to_its_end(server, job["id"], reporter)
+        job = _to_its_end(server, job, reporter)
         raise_if_failed(job)
         with reporter.phase("download"):
             files = fetch_artifacts(server, job, wanted, reporter)
     return files, {"job": job["id"], "cache": job["cache"], **(job.get("summary") or {})}
 
 
-def _to_its_end(server: Server, job_id: str, reporter: Reporter) -> dict[str, Any]:
+def _to_its_end(server: Server, job: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     """Follow a job; on Ctrl-C do with it as the reporter's reader says."""
+    job_id = str(job["id"])
+    told = False
     while True:
         try:
+            if not told:
+                told = True
+                reporter.info(f"job {job_id} on {server.url} (cache: {job['cache']})")
             return follow_job(server, job_id, reporter)
         except KeyboardInterrupt:
             choice = reporter.interrupted(job_id)
