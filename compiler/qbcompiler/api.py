@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from .body import extract_body as get_body_subgraph
 from .body import write_body
 from .config import dump_default_config, list_presets, write_config
-from .errors import ArgumentError, CalibrationDataError, CalibrationMissingError
+from .errors import ArgumentError
 from .options import CompileOptions, ParseOptions, Plan, StrPath, make_plan
 from .paths import check_input, check_outputs, file_entry
 from .progress import CallbackReporter, ProgressCallback
-from .provenance import read_sidecar, sidecar_path, write_sidecar
+from .provenance import read_sidecar, write_sidecar
+from .request import as_parsed, check_calibration, mblt_of_compile, request_output
 
 if TYPE_CHECKING:
     from .calibration import Dataset
@@ -89,10 +90,10 @@ def mxq_compile_from_source(model: Any, **options: Unpack[CompileOptions]) -> Bu
     """Compile a source model to an MXQ; see :func:`mxq_compile`."""
     plan = make_plan(options, device=None)
     device = plan.target
-    mblt_path = _mblt_of_compile(options)
+    mblt_path = mblt_of_compile(options)
     sources = [model] if isinstance(model, (str, os.PathLike)) else []
-    output = _output(options, plan, {"the kept MBLT": mblt_path}, sources)
-    _check_calibration(plan)
+    output = request_output(options, plan, {"the kept MBLT": mblt_path}, sources)
+    check_calibration(plan)
     if sources:
         check_input(model, "model")
 
@@ -170,9 +171,9 @@ def mxq_compile_from_mblt(mblt: StrPath, **options: Unpack[CompileOptions]) -> B
     with read_mblt(mblt) as opened:
         plan = make_plan(options, device=opened.target_device)
         device = plan.target
-        output = _output(options, plan, {}, [mblt])
-        plan = _as_parsed(plan, opened.meta.parse_options, opened.cpu_offload)
-        _check_calibration(plan)
+        output = request_output(options, plan, {}, [mblt])
+        plan = as_parsed(plan, opened.meta.parse_options, opened.cpu_offload)
+        check_calibration(plan)
         reporter = plan.reporter
         reporter.status("started", message=f"Quantizing {Path(mblt).name} for {device.name}")
         _save_config(plan)
@@ -217,7 +218,7 @@ def mblt_compile(
     request = cast(CompileOptions, {**options, "save_path": path, "target_device": target_device})
     plan = make_plan(request, device=None)
     sources = [model] if isinstance(model, (str, os.PathLike)) else []
-    output = _output(request, plan, {}, sources)
+    output = request_output(request, plan, {}, sources)
     if sources:
         check_input(model, "model")
     reporter = plan.reporter
@@ -510,94 +511,7 @@ def _histograms(
     return histograms(graph.body, int_graph, accuracy, inputs[0])
 
 
-# -- parts of a request -------------------------------------------------------------------
-
-
-def _output(
-    options: CompileOptions,
-    plan: Plan,
-    others: Mapping[str, StrPath | None],
-    sources: list[StrPath],
-) -> Path:
-    """Return the output's path once every path of the request has been checked."""
-    path = options.get("save_path")
-    if path is None:
-        if len(plan.config.save_paths) > 1:
-            raise ArgumentError("the configuration's savePaths names more than one output")
-        if not plan.config.save_paths:
-            raise ArgumentError("no output is given", hint="give --output (save_path=)")
-        path = plan.config.save_paths[0]
-    outputs = {
-        "the output": path,
-        "the provenance file": sidecar_path(path),
-        **others,
-        "the report": options.get("report_path"),
-        "the trace": options.get("trace_path"),
-        "the validation samples": options.get("validation_save_path"),
-        "the NPU body": options.get("body_save_path"),
-        "the saved configuration": options.get("config_save_path"),
-    }
-    configuration = options.get("compile_config")
-    if isinstance(configuration, (str, os.PathLike)):
-        sources = [*sources, configuration]
-    check_outputs(outputs, sources)
-    return Path(path)
-
-
-def _mblt_of_compile(options: CompileOptions) -> StrPath | None:
-    path = options.get("mblt_save_path")
-    kind = options.get("save_subgraph_type")
-    other = options.get("output_subgraph_path")
-    if kind not in (None, 0, 2):
-        raise ArgumentError(
-            f"save_subgraph_type must be 2 (keep the MBLT) or 0, got {kind!r}",
-            details={"expected": [0, 2], "got": kind},
-        )
-    if kind == 2 and other is None and path is None:
-        raise ArgumentError("save_subgraph_type=2 needs output_subgraph_path")
-    if other is not None and path is not None and Path(other) != Path(path):
-        raise ArgumentError("output_subgraph_path and mblt_save_path name two files")
-    return path if path is not None else (other if kind == 2 else None)
-
-
-def _check_calibration(plan: Plan) -> None:
-    if not plan.config.use_random_calib and not plan.calibration_paths:
-        raise CalibrationMissingError(
-            "No calibration dataset is provided",
-            hint="give --calib-data-path, or --use-random-calib for a trial build",
-        )
-    if plan.config.use_random_calib:
-        if plan.calibration_paths:
-            plan.reporter.warning(
-                "random calibration is asked for: the calibration data is not used"
-            )
-        return
-    for path in plan.calibration_paths:
-        if not Path(path).exists():
-            raise CalibrationDataError(
-                f"calibration data {os.fspath(path)!r} does not exist",
-                details={"path": os.fspath(path)},
-            )
-
-
-def _as_parsed(plan: Plan, parsed: Mapping[str, Any], cpu_offload: bool) -> Plan:
-    """Fill in what the parse settled, so that the MXQ is the one that compile would make.
-
-    Raises:
-        ArgumentError: the request contradicts the parse.
-    """
-    shapes = {n: list(s) for n, s in dict(parsed.get("input_shapes") or {}).items()}
-    wanted = plan.config.input_shape_dict
-    if wanted and wanted != shapes:
-        raise ArgumentError(
-            "the input shapes are not those that the MBLT was parsed with",
-            details={"expected": shapes, "got": wanted},
-            hint="leave them out, or parse the model again",
-        )
-    return plan.with_config(
-        input_shape_dict=shapes,
-        cpu_offload=plan.config.cpu_offload or cpu_offload,
-    )
+# -- results ------------------------------------------------------------------------------
 
 
 def _save_config(plan: Plan) -> None:

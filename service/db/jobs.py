@@ -263,7 +263,9 @@ class JobStore:
             event_seq=0,
             log_bytes=0,
             progress_events=0,
-            refresh_of=_compared(new, holder),
+            refresh_of=(new.compare_with or (holder.id if holder is not None else None))
+            if new.cache_mode is CacheMode.REFRESH
+            else None,
         )
         session.add(build)
         session.flush()
@@ -594,10 +596,3 @@ def _queue_position(session: Session, job: JobRow, build: BuildRow) -> int | Non
         .select_from(BuildRow)
         .where(BuildRow.state == State.QUEUED.value, BuildRow.queue == build.queue, ahead)
     ).scalar_one()
-
-
-def _compared(new: NewJob, holder: BuildRow | None) -> str | None:
-    """Return the build whose bytes a refresh is compared with."""
-    if new.cache_mode is not CacheMode.REFRESH:
-        return None
-    return new.compare_with or (None if holder is None else holder.id)
