@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -570,6 +571,8 @@ def test_a_signal_ends_it_cleanly(data: Path, tmp_path: Path, number: signal.Sig
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # a process begun in the background ignores Ctrl-C, and so would what it begins
+        preexec_fn=functools.partial(signal.signal, number, signal.SIG_DFL),
     )
     assert process.stdout is not None and process.stderr is not None
     for line in process.stdout:
