@@ -97,7 +97,7 @@ def storage_full(what: str) -> ServiceError:
     return ServiceError(
         "OUTPUT_WRITE_ERROR",
         f"no space is left on the server to store {what}",
-        hint="free space on the server (qbserver gc), or ask its operator to",
+        hint="free space on the server, or ask its operator to",
         retryable=True,
         retry_after_s=60,
     )
