@@ -16,7 +16,8 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-COMMON = ["--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
+# With extras kept: pip refuses a hashed file in which "name" stands for a wanted "name[extra]".
+COMMON = ["--generate-hashes", "--no-header", "--no-annotate", "--no-strip-extras", "--quiet"]
 
 
 def main() -> None:
