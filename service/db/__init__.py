@@ -3,11 +3,12 @@
 from .builds import BuildStore
 from .catalog import ArtifactStore, CalibrationStore, ModelStore, NewCalibration, NewModel
 from .engine import DATABASE_ERRORS, Database, database_url, is_full
-from .jobs import JobFilter, JobStore, JobView, NewJob, Submission
+from .jobs import JobStore
 from .migrate import current_revision, head_revision, run_migrations
 from .outbox import Message, OutboxDispatcher, Sender
 from .paging import Page
 from .reconcile import Reconciler, ReconcileReport
+from .requests import JobFilter, JobView, NewJob, Submission
 from .tokens import TokenStore
 
 __all__ = [

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from ..domain import AttemptState, Failure, LeaseLost, LeasePolicy, State
 from .builds import end_build, requeue_build
+from .endings import end_one_job, queue_timeout
 from .engine import Database
-from .jobs import end_one_job, queue_timeout
 from .outbox import owe_message
 from .tables import BuildRow, JobRow
 from .transitions import lock_build

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.service_fill import fill
-from service.db import Database, JobStore
+from service.db import Database, JobFilter, JobStore
 from service.db import labels as labels_module
-from service.db.jobs import JobFilter
 from service.db.labels import rarest_first
 
 JOBS = 40
