@@ -8,6 +8,8 @@ COPY requirements/runtime.txt /src/requirements/runtime.txt
 RUN /opt/qb/bin/pip install --require-hashes -r /src/requirements/runtime.txt
 COPY pyproject.toml README.md LICENSE /src/
 COPY compiler /src/compiler
+# the pages of error codes, to which a link in the compiler points
+COPY docs/errors /src/docs/errors
 COPY service /src/service
 COPY worker /src/worker
 COPY migrations /src/migrations

@@ -7,7 +7,9 @@ exit code; the service puts the same code into its problem documents.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any, ClassVar
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "ResourceLimitError",
     "UnsupportedDynamicShapeError",
     "UnsupportedOperatorError",
+    "error_page",
+    "explained_codes",
 ]
 
 
@@ -176,3 +180,30 @@ ERROR_CLASSES: dict[str, type[QbCompilerError]] = {
         InternalError,
     )
 }
+
+
+# the folder docs/errors of the source tree
+_PAGES = "error_pages"
+
+
+def explained_codes() -> list[str]:
+    """Return every code that has a page, the service's and the client's among them, sorted."""
+    folder = resources.files(__package__).joinpath(_PAGES)
+    names = (file.name.removesuffix(".md") for file in folder.iterdir())
+    return sorted(name for name in names if _is_code(name))
+
+
+def _is_code(name: str) -> bool:
+    return name != "README" and re.fullmatch(r"[A-Z][A-Z_]*", name) is not None
+
+
+def error_page(code: str) -> str:
+    """Return the page of an error code as Markdown: what it means, how it shows, what to do.
+
+    Raises:
+        KeyError: no page has this name.
+    """
+    page = resources.files(__package__).joinpath(_PAGES, f"{code}.md")
+    if not _is_code(code) or not page.is_file():
+        raise KeyError(code)
+    return page.read_text("utf-8")

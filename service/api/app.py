@@ -35,6 +35,7 @@ from . import (
     calibrations,
     catalogue,
     events,
+    explain,
     health,
     jobs,
     models,
@@ -125,6 +126,7 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
         catalogue.router,
         health.router,
         page.router,
+        explain.router,
     ):
         app.include_router(router)
         routes += [route for route in router.routes if isinstance(route, APIRoute)]

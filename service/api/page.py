@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 
 from ..domain import ServiceError
 
-__all__ = ["router"]
+__all__ = ["page_headers", "router"]
 
 router = APIRouter(include_in_schema=False)
 
@@ -49,9 +49,14 @@ def _file(name: str) -> Response:
     return Response(
         known[name].read_bytes(),
         media_type=_TYPES[suffix],
-        headers={
-            "Content-Security-Policy": _POLICY,
-            "Referrer-Policy": "no-referrer",
-            "Cache-Control": "no-cache",
-        },
+        headers=page_headers(),
     )
+
+
+def page_headers() -> dict[str, str]:
+    """Return the headers of every page."""
+    return {
+        "Content-Security-Policy": _POLICY,
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }

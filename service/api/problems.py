@@ -30,6 +30,7 @@ __all__ = [
     "BadBody",
     "Problem",
     "from_compiler",
+    "help_path",
     "install",
     "problem_response",
     "problems",
@@ -134,6 +135,10 @@ class Problem(BaseModel):
     code: str = Field(description="Stable code.", examples=["DEVICE_SCHEME_ERROR"])
     detail: str = Field(description="What is wrong, this time.")
     hint: str | None = Field(default=None, description="What to do about it.")
+    help: str = Field(
+        description="The code's page: what it means, how it shows, what to do.",
+        examples=["/errors/DEVICE_SCHEME_ERROR"],
+    )
     retryable: bool = Field(description="Whether the same request may succeed later.")
     request_id: str = Field(description="Names this request in the server's log.")
     errors: list[ProblemField] | None = Field(
@@ -173,6 +178,11 @@ def problems(*statuses: Status) -> dict[int | str, dict[str, Any]]:
     }
 
 
+def help_path(code: str) -> str:
+    """Return the path of the page that explains a code."""
+    return f"/errors/{code}"
+
+
 def problem_response(
     request_id: str, error: ServiceError, *, status: int | None = None
 ) -> Response:
@@ -185,6 +195,7 @@ def problem_response(
         "code": error.code,
         "detail": error.detail,
         "hint": error.hint,
+        "help": help_path(error.code),
         "retryable": error.retryable,
         "request_id": request_id,
     }

@@ -239,6 +239,7 @@ class ErrorOut(Out):
     code: str = Field(examples=["UNSUPPORTED_OPERATOR"])
     detail: str
     hint: str | None
+    help: str = Field(description="The code's page.", examples=["/errors/UNSUPPORTED_OPERATOR"])
     retryable: bool
     details: dict[str, Any]
 

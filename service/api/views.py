@@ -8,6 +8,7 @@ from typing import Any
 
 from ..db import JobView
 from ..domain import Artifact, Calibration, Failure, Model, State
+from .problems import help_path
 from .schemas import (
     ArtifactOut,
     CalibrationOut,
@@ -87,6 +88,7 @@ def error_out(failure: Failure | None) -> ErrorOut | None:
         code=failure.code,
         detail=failure.message,
         hint=failure.hint,
+        help=help_path(failure.code),
         retryable=failure.retryable,
         details=dict(failure.details),
     )

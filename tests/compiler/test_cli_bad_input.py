@@ -43,7 +43,7 @@ def out(tmp_path: Path) -> Iterator[Path]:
 def compile_(
     model: Path, out: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Compile:
-    """Compile; return the exit code and the error and hint lines."""
+    """Compile; return the exit code and the error, hint and help lines."""
     for name in os.environ:
         if name.startswith("QBCOMPILER_"):
             monkeypatch.delenv(name)
@@ -62,7 +62,8 @@ def compile_(
         starts = [i for i, line in enumerate(lines) if line.startswith("ERROR [")]
         assert len(starts) == 1, lines
         text = "\n".join(lines[starts[0] :])
-        assert "Traceback" not in text and len(lines) - starts[0] <= 2
+        assert "Traceback" not in text and len(lines) - starts[0] <= 3
+        assert lines[-1] == "help: qbcompiler explain " + lines[starts[0]][7:].partition("]")[0]
         return code, text
 
     return call

@@ -43,6 +43,7 @@ _HOMES = {
     "export": ("files", "run_export"),
     "run": ("files", "run_run"),
     "check": ("show", "run_check"),
+    "explain": ("explain", "run_explain"),
     "jobs": ("remote", "run_jobs"),
     "attach": ("remote", "run_attach"),
     "fetch": ("remote", "run_fetch"),
@@ -148,6 +149,7 @@ def _fail(error: QbCompilerError, reporter: Reporter) -> int:
     print(f"ERROR [{error.code}]: {_one_line(error.message)}", file=sys.stderr)
     if error.hint:
         print(f"hint: {_one_line(error.hint)}", file=sys.stderr)
+    print(f"help: qbcompiler explain {error.code}", file=sys.stderr)
     sys.stderr.flush()
     return error.exit_code
 

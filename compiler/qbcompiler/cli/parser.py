@@ -416,6 +416,13 @@ def _check(command: Parser) -> None:
     _listing(command)
 
 
+def _explain(command: Parser) -> None:
+    command.add_argument(
+        "code", nargs="?", metavar="CODE", help="the code of an error (default: list all of them)"
+    )
+    _listing(command)
+
+
 def _job(command: Parser) -> None:
     command.add_argument("job", metavar="JOB", help="id of the job")
     _server_options(command.add_argument_group("compile server"))
@@ -490,6 +497,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "export": ("write an MBLT (float) or MXQ (quantized) as standard ONNX", _export),
     "run": ("run an MXQ or MBLT in the reference runtime", _run),
     "check": ("check the environment, and a package", _check),
+    "explain": ("say what an error code means and what to do", _explain),
     "jobs": ("list the jobs of a compile server", _jobs),
     "attach": ("follow a job of a compile server to its end", _attach),
     "fetch": ("bring the files of a job that succeeded", _fetch),
