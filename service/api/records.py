@@ -20,7 +20,7 @@ from .problems import problems
 from .schemas import CacheExplanation, DifferenceOut, KeyOut, NearestOut
 from .version import service_version
 
-__all__ = ["key_router", "router"]
+__all__ = ["key_router", "router", "succeeded_job"]
 
 router = APIRouter(prefix="/v1/jobs", tags=["records"], route_class=StrictRoute)
 key_router = APIRouter(prefix="/v1/keys", tags=["records"], route_class=StrictRoute)
@@ -54,7 +54,7 @@ def job_provenance(
     ] = "statement",
 ) -> Response:
     """An in-toto Statement with a SLSA v1 provenance predicate over the MXQ and MBLT."""
-    view, artifacts = _succeeded(context, principal, job_id)
+    view, artifacts = succeeded_job(context, principal, job_id)
     found = _statement(request, context, view, artifacts)
     if format == "statement":
         return _json(found, "application/json")
@@ -88,7 +88,7 @@ def job_bundle(
 
     The same job gives the same bytes.
     """
-    view, artifacts = _succeeded(context, principal, job_id)
+    view, artifacts = succeeded_job(context, principal, job_id)
     found = _statement(request, context, view, artifacts)
     bundle = make_bundle(
         view.build,
@@ -119,7 +119,7 @@ def job_bundle(
 )
 def job_checklist(context: Ctx, principal: Reader, job_id: JobId) -> Response:
     """Source model and revision, calibration, configuration, device, scheme, engine; results."""
-    view, artifacts = _succeeded(context, principal, job_id)
+    view, artifacts = succeeded_job(context, principal, job_id)
     return _json(checklist(view.job, view.build, artifacts), "application/json")
 
 
@@ -137,7 +137,7 @@ def reproduce_job(context: Ctx, principal: Builder, job_id: JobId) -> Response:
     The new job's `summary.refresh` says whether every byte agrees, and which packages differ. A
     record of an engine version that this server no longer has cannot be built again here.
     """
-    view, _ = _succeeded(context, principal, job_id)
+    view, _ = succeeded_job(context, principal, job_id)
     spec = view.build.spec
     engine = context.engines.get(spec.engine)
     if engine is None or engine.version != spec.engine_version:
@@ -196,9 +196,14 @@ def list_keys(context: Ctx, principal: Reader) -> list[KeyOut]:
     return [] if signer is None else [KeyOut(keyid=signer.key_id, pem=signer.public_pem())]
 
 
-def _succeeded(
+def succeeded_job(
     context: Context, principal: Principal, job_id: str
 ) -> tuple[JobView, Sequence[Artifact]]:
+    """Return a job of the caller's project that succeeded, and what its build made.
+
+    Raises:
+        ServiceError: ``NOT_FOUND``, ``JOB_NOT_FINISHED``, ``CONFLICT``.
+    """
     view = find_job(context, principal, job_id)
     if view.job.state is not State.SUCCEEDED:
         raise ServiceError(

@@ -30,11 +30,13 @@ __all__ = [
     "EngineOut",
     "ErrorOut",
     "FileOut",
+    "GraphOut",
     "Health",
     "JobIn",
     "JobLimits",
     "JobOut",
     "KeyOut",
+    "LayerOut",
     "LinkIn",
     "LinkOut",
     "ModelOut",
@@ -412,6 +414,33 @@ class CacheExplanation(Out):
     differences: list[DifferenceOut] = Field(
         description="Empty with a nearest build: it has the same key, but could not answer."
     )
+
+
+class LayerOut(Out):
+    """A layer of a graph."""
+
+    name: str
+    op: str = Field(examples=["Convolution"])
+    source: list[str] = Field(description="The ONNX nodes that it was made from.")
+    inputs: list[str] = Field(description="Values that it reads; weights are not among them.")
+    outputs: list[str]
+    shapes: list[list[int]] = Field(description="Of the outputs, in the model's own order.")
+    place: str | None = Field(description="`head`, `body` or `tail`.")
+    device: str | None = Field(description="`npu` or `cpu`.")
+    reason: str | None = Field(description="Why it is not on the NPU.")
+    parameters: int | None
+    macs: int | None = Field(description="Multiply-adds of one inference.")
+    attributes: dict[str, Any]
+
+
+class GraphOut(Out):
+    """A graph."""
+
+    name: str
+    target_device: str | None
+    inputs: list[str]
+    outputs: list[str]
+    layers: list[LayerOut] = Field(description="In execution order.")
 
 
 class KeyOut(Out):

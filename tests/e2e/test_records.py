@@ -190,3 +190,32 @@ def test_a_job_that_has_not_succeeded_has_no_record(server, job):
         assert answer.status_code == 409 and answer.json()["code"] == "CONFLICT"
     unknown = server.http.get("/v1/jobs/job_" + "0" * 26 + "/bundle")
     assert unknown.status_code == 404
+
+
+def test_graph_and_report_are_sent_by_the_service_itself(server, job):
+    graph = get(server, f"/v1/jobs/{job['id']}/graph")
+    assert graph["inputs"] == ["image"] and graph["outputs"] == ["logits"]
+    made = {"image"}
+    for layer in graph["layers"]:
+        # in order, and without weights: each input was made before
+        assert layer["inputs"] and set(layer["inputs"]) <= made, layer["name"]
+        made |= set(layer["outputs"])
+        assert (layer["device"], layer["place"]) == ("npu", "body")
+        assert len(layer["shapes"]) == len(layer["outputs"])
+    assert "logits" in made
+    convolution = next(x for x in graph["layers"] if x["op"] == "Convolution")
+    assert convolution["attributes"]["strides"] == [1, 1] and convolution["macs"] > 0
+    report = get(server, f"/v1/jobs/{job['id']}/report")
+    (artifact,) = (a for a in job["artifacts"] if a["kind"] == "report")
+    assert report == json.loads(server.download(artifact))
+    assert [x["name"] for x in report["support"]] == [x["name"] for x in graph["layers"]]
+
+
+def test_a_quantize_job_shows_the_graph_of_its_mblt(server, job):
+    quantize = server.submit(
+        type="quantize", mblt_id=server.artifacts(job)["mblt"]["id"],
+        calibration_id=job["calibration_id"], target_device="regulus-rb",
+    )  # fmt: skip
+    assert server.wait(quantize["id"])["state"] == "succeeded"
+    theirs = get(server, f"/v1/jobs/{quantize['id']}/graph")
+    assert theirs == get(server, f"/v1/jobs/{job['id']}/graph")
