@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = sorted(
+    p
+    for f in (".", "docs", "examples", "tests")
+    for p in (ROOT / f).glob("**/*.md" if f != "." else "*.md")
+)
 
 
 def anchors(path: Path) -> set[str]:

@@ -144,11 +144,10 @@ def unknown_key(key: str, known: Sequence[str], where: str, source: str) -> Conf
     """Build the error of a key that does not exist."""
     near = nearest(key, known)
     at = f"{where}{pointer([key])}"
-    hint = f"did you mean {near!r}?" if near else f"known here: {', '.join(known)}"
     return ConfigError(
         f"{source}: unknown key {key!r} at {at}" + (f"; did you mean {near!r}?" if near else ""),
         details={"pointer": at, "key": key, "nearest": near, "known": list(known)},
-        hint=hint,
+        hint=f"known here: {', '.join(known)}",
     )
 
 
