@@ -103,6 +103,7 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
         version=service_version(),
         description=_DESCRIPTION,
         openapi_tags=_TAGS,
+        contact={"name": "The operator of this server"},
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         servers=[{"url": "/", "description": "This server."}],
         lifespan=lifespan,

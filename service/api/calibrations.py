@@ -70,7 +70,11 @@ _FORM: dict[str, Any] = {
                             "description": "Path of a .txt or .json list in the upload that says "
                             "which files are samples. By default all of them are.",
                         },
-                        "labels": {"type": "string", "description": "A JSON object of strings."},
+                        "labels": {
+                            "type": "string",
+                            "description": "A JSON object of strings.",
+                            "examples": ['{"team": "vision"}'],
+                        },
                     },
                 }
             }

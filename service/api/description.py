@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from .examples import fill_examples
 from .problems import Problem
 
 __all__ = ["install_description"]
@@ -42,6 +43,7 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         tags=app.openapi_tags,
         servers=app.servers,
         license_info=app.license_info,
+        contact=app.contact,
         separate_input_output_schemas=app.separate_input_output_schemas,
     )
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
@@ -58,7 +60,11 @@ def _describe(app: FastAPI) -> dict[str, Any]:
             if "security" in operation:
                 # embedded servers ask for no token
                 operation["security"] = [*operation["security"], {}]
+            else:
+                # said, not left out: nobody is asked for a token here
+                operation["security"] = []
     found["components"]["schemas"] = dict(sorted(schemas.items()))
+    fill_examples(found)
     return found
 
 

@@ -187,6 +187,7 @@ def explain_cache(context: Ctx, principal: Reader, job_id: JobId) -> CacheExplan
 @key_router.get(
     "",
     response_model=list[KeyOut],
+    responses=problems(),
     summary="List the keys of signed statements",
     operation_id="list_keys",
 )

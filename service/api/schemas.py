@@ -51,7 +51,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_Digest = Annotated[str, Field(description="SHA-256, hex.", examples=["9f86d081884c7d65…"])]
+_Digest = Annotated[str, Field(description="SHA-256, hex.")]
 
 
 class Out(BaseModel):
@@ -70,7 +70,7 @@ class PageOut(Out, Generic[T]):
 class PortOut(Out):
     """An input or output of a model."""
 
-    name: str
+    name: str = Field(examples=["x"])
     dtype: str | None = Field(examples=["float32"])
     shape: list[int | str | None] | None = Field(
         description="A dimension is a number, the name of one that is open, or null.",
@@ -256,8 +256,10 @@ class ProgressOut(Out):
 class TimingsOut(Out):
     """Seconds so far."""
 
-    queue_s: float = Field(description="From the request to the start of the work.")
-    run_s: float | None = Field(description="From the start of the work to its end.")
+    queue_s: float = Field(description="From the request to the start of the work.", examples=[0.9])
+    run_s: float | None = Field(
+        description="From the start of the work to its end.", examples=[155.2]
+    )
 
 
 class ArtifactOut(Out):
@@ -297,9 +299,9 @@ class ArtifactDetail(ArtifactOut):
 class EngineOut(Out):
     """An engine."""
 
-    name: str
+    name: str = Field(examples=["qbcompiler"])
     version: str
-    description: str
+    description: str = Field(examples=["The compiler of this server."])
     default: bool = Field(description="Whether it serves requests that name none.")
     builtin: bool = Field(
         description="Whether its configuration is checked against this server's own schema."
@@ -398,8 +400,8 @@ class DifferenceOut(Out):
     pointer: str = Field(
         description="JSON pointer into the key's document.", examples=["/config/calibration/mode"]
     )
-    this: Any = Field(description="The job's own value.")
-    other: Any = Field(description="The earlier build's.")
+    this: Any = Field(description="The job's own value.", examples=[1])
+    other: Any = Field(description="The earlier build's.", examples=[0])
 
 
 class CacheExplanation(Out):
@@ -419,18 +421,25 @@ class CacheExplanation(Out):
 class LayerOut(Out):
     """A layer of a graph."""
 
-    name: str
+    name: str = Field(examples=["/conv1/Conv"])
     op: str = Field(examples=["Convolution"])
-    source: list[str] = Field(description="The ONNX nodes that it was made from.")
-    inputs: list[str] = Field(description="Values that it reads; weights are not among them.")
-    outputs: list[str]
-    shapes: list[list[int]] = Field(description="Of the outputs, in the model's own order.")
-    place: str | None = Field(description="`head`, `body` or `tail`.")
-    device: str | None = Field(description="`npu` or `cpu`.")
-    reason: str | None = Field(description="Why it is not on the NPU.")
-    parameters: int | None
-    macs: int | None = Field(description="Multiply-adds of one inference.")
-    attributes: dict[str, Any]
+    source: list[str] = Field(
+        description="The ONNX nodes that it was made from.",
+        examples=[["/conv1/Conv", "/relu/Relu"]],
+    )
+    inputs: list[str] = Field(
+        description="Values that it reads; weights are not among them.", examples=[["x"]]
+    )
+    outputs: list[str] = Field(examples=[["/relu/Relu_output_0"]])
+    shapes: list[list[int]] = Field(
+        description="Of the outputs, in the model's own order.", examples=[[[1, 64, 112, 112]]]
+    )
+    place: str | None = Field(description="`head`, `body` or `tail`.", examples=["body"])
+    device: str | None = Field(description="`npu` or `cpu`.", examples=["npu"])
+    reason: str | None = Field(description="Why it is not on the NPU.", examples=[None])
+    parameters: int | None = Field(examples=[9472])
+    macs: int | None = Field(description="Multiply-adds of one inference.", examples=[118_013_952])
+    attributes: dict[str, Any] = Field(examples=[{"strides": [2, 2], "pads": [3, 3, 3, 3]}])
 
 
 class GraphOut(Out):
@@ -438,8 +447,8 @@ class GraphOut(Out):
 
     name: str
     target_device: str | None
-    inputs: list[str]
-    outputs: list[str]
+    inputs: list[str] = Field(examples=[["x"]])
+    outputs: list[str] = Field(examples=[["logits"]])
     layers: list[LayerOut] = Field(description="In execution order.")
 
 
@@ -490,7 +499,7 @@ class PresetSummary(Out):
     """A preset."""
 
     name: str = Field(examples=["classification"])
-    description: str
+    description: str = Field(examples=["Image classifiers."])
     extends: str | None
 
 
