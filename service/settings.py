@@ -13,7 +13,7 @@ import tempfile
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -65,6 +65,23 @@ class EngineSettings(BaseModel):
         default=None, description="Queue that its workers listen on; by default one of its own."
     )
     description: str = Field(default="", description="One line for people.")
+    readable: list[Path] = Field(
+        default_factory=list,
+        description="Files and folders that it reads beyond its installation, such as a licence.",
+    )
+    writable: list[Path] = Field(
+        default_factory=list,
+        description="Files and folders that it writes beyond its scratch folder, such as a device.",
+    )
+    network: bool = Field(default=False, description="Whether it may open sockets.")
+
+    @field_validator("readable", "writable", mode="after")
+    @classmethod
+    def _absolute_paths(cls, value: list[Path]) -> list[Path]:
+        for path in value:
+            if not path.is_absolute():
+                raise ValueError(f"{path} is not an absolute path")
+        return value
 
 
 class Settings(BaseSettings):
@@ -148,7 +165,14 @@ class Settings(BaseSettings):
     )
     engines: dict[str, EngineSettings] = Field(
         default_factory=dict,
-        description="More engines, JSON: name to {command, version, queue, description}.",
+        description="More engines, JSON: name to {command, version, queue, description, "
+        "readable, writable, network}.",
+    )
+    sandbox: Literal["auto", "require", "off"] = Field(
+        default="auto",
+        description="Compilers run without network and see only their scratch folder and "
+        "installation. `auto`: as far as the kernel allows it; `require`: or not at all; `off`: "
+        "no sandbox.",
     )
     default_engine: str = Field(
         default=BUILTIN_ENGINE, description="Engine of requests that name none."

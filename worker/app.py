@@ -17,6 +17,8 @@ from service.storage import open_store
 
 from .background import Background
 from .build import Builder
+from .engine import check_sandbox
+from .sandbox import kernel_support
 
 __all__ = ["create_worker_app", "queues_of", "run_worker", "worker_name"]
 
@@ -86,7 +88,12 @@ def run_worker(settings: Settings, *, queues: list[str] | None = None) -> None:
 
     Threads suffice, for each build is a subprocess; running builds go back to the queue when
     the worker stops.
+
+    Raises:
+        SettingsError: a sandbox is required and the kernel does not allow a whole one.
     """
+    whole = not kernel_support().missing() and settings.sandbox != "off"
+    _log.log(logging.INFO if whole else logging.WARNING, "sandbox %s", check_sandbox(settings))
     db = Database(settings.effective_database_url)
     builder = Builder(
         settings=settings,

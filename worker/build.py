@@ -36,7 +36,7 @@ from service.storage import (
 )
 
 from .engine import Control, Ending, EngineError, Inputs, Outcome, build_command, run_engine
-from .engine.command import engine_command, engine_env
+from .engine.command import engine_command, engine_env, engine_sandbox
 
 __all__ = ["Builder", "scratch_root"]
 
@@ -155,13 +155,15 @@ class Builder:
         except EngineError as exc:
             return Outcome(Ending.FAILED, failure=Failure("INTERNAL_ERROR", str(exc)))
         reporter.log(f"engine {spec.engine} {spec.engine_version}, attempt {claim.fencing}")
+        cache = self._cache(claim)
         return run_engine(
             build_command(engine, spec, inputs, scratch),
             scratch=scratch,
             output=inputs.output,
-            env=engine_env(scratch, self.settings.worker_threads, self._cache(claim)),
+            env=engine_env(scratch, self.settings.worker_threads, cache),
             control=control,
             sink=reporter,
+            sandbox=engine_sandbox(self.settings, spec.engine, cache),
         )
 
     def _cache(self, claim: Claim) -> Path | None:

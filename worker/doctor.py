@@ -13,8 +13,7 @@ from service.db import Database, current_revision, head_revision
 from service.settings import BUILTIN_ENGINE, Mode, Settings
 from service.storage import open_store
 
-from .engine import probe_version
-from .engine.command import engine_command
+from .engine import check_sandbox, probe_version
 
 __all__ = ["Finding", "examine"]
 
@@ -57,6 +56,13 @@ def examine(settings: Settings) -> list[Finding]:
         ),
         ("storage", lambda: _storage(settings), "check the QB_S3_* settings and the bucket"),
     ]
+    checks.append(
+        (
+            "sandbox",
+            lambda: check_sandbox(settings),
+            "run workers on Linux 5.13 or later with Landlock and seccomp, or set QB_SANDBOX=auto",
+        )
+    )
     checks += [
         (
             f"engine {name}",
@@ -131,5 +137,5 @@ def _storage(settings: Settings) -> str:
 
 
 def _engine(settings: Settings, name: str) -> str:
-    lines = probe_version(engine_command(settings, name)).splitlines()
+    lines = probe_version(settings, name).splitlines()
     return lines[0] if lines else "runs"

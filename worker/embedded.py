@@ -34,7 +34,7 @@ __all__ = ["EmbeddedServer", "StartError", "data_lock"]
 
 _log = logging.getLogger(__name__)
 
-_LAUNCHER = Path(__file__).parent / "engine" / "launch.py"
+_LAUNCHER = Path(__file__).parent / "sandbox" / "launch.py"
 _START_SECONDS = 30.0
 _STOP_SECONDS = 8.0
 _MAX_BACKOFF = 5.0

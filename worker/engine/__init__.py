@@ -1,6 +1,6 @@
 """The engine boundary: a compiler as a subprocess that speaks JSON lines."""
 
-from .command import EngineError, Inputs, build_command, probe_version
+from .command import EngineError, Inputs, build_command, check_sandbox, probe_version
 from .outcome import Ending, EngineFile, Outcome
 from .process import Control, Sink, run_engine
 
@@ -13,6 +13,7 @@ __all__ = [
     "Outcome",
     "Sink",
     "build_command",
+    "check_sandbox",
     "probe_version",
     "run_engine",
 ]

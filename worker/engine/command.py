@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from service.domain import BuildSpec, compiler_arguments
-from service.settings import BUILTIN_ENGINE, Settings
+from service.settings import BUILTIN_ENGINE, Settings, SettingsError
+from worker.sandbox import (
+    Sandbox,
+    SandboxMode,
+    device_paths,
+    installation_of,
+    kernel_support,
+    system_paths,
+    without,
+)
+
+from .process import launch_command
 
 __all__ = [
     "EngineError",
     "Inputs",
     "build_command",
+    "check_sandbox",
     "engine_command",
     "engine_env",
+    "engine_sandbox",
     "probe_version",
 ]
 
@@ -103,27 +118,91 @@ def build_command(command: Sequence[str], spec: BuildSpec, inputs: Inputs, root:
     ]
 
 
-def probe_version(command: Sequence[str], timeout_s: float = 60.0) -> str:
-    """Run ``COMMAND check`` and return its output: proof that the engine starts.
+def engine_sandbox(settings: Settings, name: str, cache: Path | None = None) -> Sandbox:
+    """Return what an engine may touch beside its scratch folder.
+
+    Raises:
+        EngineError: the settings have no such engine.
+    """
+    command = engine_command(settings, name)
+    paths = [*system_paths(), *installation_of(command, settings.data_dir)]
+    for variable in ("PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV"):
+        paths += [p for p in os.environ.get(variable, "").split(os.pathsep) if p.startswith("/")]
+    writable = list(device_paths())
+    network = False
+    if name == BUILTIN_ENGINE:
+        paths += [sys.prefix, sys.base_prefix, *_package_folders()]
+    else:
+        engine = settings.engines[name]
+        paths += map(str, engine.readable)
+        writable += map(str, engine.writable)
+        network = engine.network
+    if cache is not None:
+        cache.mkdir(parents=True, exist_ok=True)
+        writable.append(str(cache))
+    readable = (str(p) for path in paths for p in without(Path(path), settings.data_dir))
+    return Sandbox(
+        SandboxMode(settings.sandbox), tuple(dict.fromkeys(readable)), tuple(writable), network
+    )
+
+
+def check_sandbox(settings: Settings) -> str:
+    """Return what engines are kept from, and what they are not.
+
+    Raises:
+        SettingsError: a sandbox is required and the kernel does not allow a whole one.
+    """
+    mode = SandboxMode(settings.sandbox)
+    if mode is SandboxMode.OFF:
+        return "off (QB_SANDBOX): engines reach the network and all files of this user"
+    support = kernel_support()
+    missing = support.missing()
+    if missing and mode is SandboxMode.REQUIRE:
+        raise SettingsError(
+            f"QB_SANDBOX=require, but this kernel cannot refuse {'; '.join(missing)}"
+        )
+    text = f"{mode.value}: {support}"
+    return f"{text}; engines are NOT kept from {'; '.join(missing)}" if missing else text
+
+
+def _package_folders() -> list[str]:
+    """Return where the built-in engine and what it needs are imported from."""
+    folders = []
+    for package in ("qbcompiler", "numpy"):
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            folders.append(str(Path(spec.origin).parents[1]))
+    return folders
+
+
+def probe_version(settings: Settings, name: str, timeout_s: float = 60.0) -> str:
+    """Run an engine's ``check`` as builds run it and return its output: proof that it starts.
 
     Raises:
         EngineError: it does not start, fails or does not answer in time.
     """
-    try:
-        done = subprocess.run(
-            [*command, "check"],
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={k: v for k, v in os.environ.items() if k != "QBCOMPILER_JSONL"},
-        )
-    except OSError as exc:
-        raise EngineError(f"{command[0]} cannot be started: {exc.strerror}") from exc
-    except subprocess.TimeoutExpired as exc:
-        raise EngineError(f"{' '.join(command)} check: no answer in {timeout_s:.0f} s") from exc
+    command = engine_command(settings, name)
+    said = f"{' '.join(command)} check"
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:
+        scratch = Path(folder)
+        env = engine_env(scratch, settings.worker_threads)
+        del env["QBCOMPILER_JSONL"]
+        try:
+            done = subprocess.run(
+                launch_command([*command, "check"], scratch, engine_sandbox(settings, name)),
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                cwd=scratch,
+                env=env,
+            )
+        except OSError as exc:
+            raise EngineError(f"{command[0]} cannot be started: {exc.strerror}") from exc
+        except subprocess.TimeoutExpired as exc:
+            raise EngineError(f"{said}: no answer in {timeout_s:.0f} s") from exc
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise EngineError(f"{' '.join(command)} check ended with {done.returncode}: {last}")
+        raise EngineError(f"{said} ended with {done.returncode}: {last}")
     return done.stdout.strip()

@@ -21,18 +21,24 @@ from typing import Any, Protocol
 import psutil
 
 from service.domain import Failure, Phase, Usage
+from worker.sandbox import Sandbox
 
 from .outcome import Ending, EngineFile, Outcome
 from .protocol import Lines, Progress, Result, Said, read_line
 
-__all__ = ["Control", "Sink", "run_engine"]
+__all__ = ["Control", "Sink", "launch_command", "run_engine"]
 
 _TICK = 0.1
 _READ = 1 << 16
 _DISK_EVERY = 2.0
 _MIB = 1 << 20
 _MARK = "QBCOMPILER_RUN"
-_LAUNCHER = Path(__file__).with_name("launch.py")
+_LAUNCHER = Path(__file__).parents[1] / "sandbox" / "launch.py"
+_MAX_PROCESSES = 512
+_MAX_THREADS = 4096
+_OPEN_FILES = 4096
+# a build that allocates faster than it is measured meets this bound
+_DATA_SLACK = 1 << 30
 _FILE_KINDS = {"mblt", "mxq", "report", "config", "body", "validation", "provenance", "log"}
 
 
@@ -81,6 +87,7 @@ def run_engine(
     env: Mapping[str, str],
     control: Control,
     sink: Sink,
+    sandbox: Sandbox | None = None,
 ) -> Outcome:
     """Run a command to its end and say how it ended; leaves no process of its group behind.
 
@@ -91,9 +98,10 @@ def run_engine(
         env: the whole environment.
         control: limits, and the events that stop the run.
         sink: takes progress and log lines.
+        sandbox: what the engine may touch beyond ``scratch``; None for no bound.
     """
     try:
-        return _Run(command, scratch, output, env, control, sink).run()
+        return _Run(command, scratch, output, env, control, sink, sandbox).run()
     except OSError as exc:
         return Outcome(
             Ending.FAILED,
@@ -105,6 +113,33 @@ def run_engine(
         )
 
 
+def launch_command(
+    command: Sequence[str],
+    scratch: Path,
+    sandbox: Sandbox | None = None,
+    control: Control | None = None,
+) -> list[str]:
+    """Return the command that becomes ``command`` once it has bounded and confined itself."""
+    control = control or Control()
+    limits: dict[str, Any] = {
+        "parent": os.getpid(),
+        "open_files": _OPEN_FILES,
+        "more_processes": _MAX_THREADS,
+    }
+    if control.disk_limit_mb is not None:
+        limits["file_bytes"] = control.disk_limit_mb * _MIB
+    if control.memory_limit_mb is not None:
+        limits["data_bytes"] = 2 * control.memory_limit_mb * _MIB + _DATA_SLACK
+    if sandbox is not None:
+        limits["sandbox"] = {
+            "mode": sandbox.mode.value,
+            "readable": sandbox.readable,
+            "writable": (str(scratch), *sandbox.writable),
+            "network": sandbox.network,
+        }
+    return [sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(limits), "--", *command]
+
+
 class _Run:
     def __init__(
         self,
@@ -114,6 +149,7 @@ class _Run:
         env: Mapping[str, str],
         control: Control,
         sink: Sink,
+        sandbox: Sandbox | None,
     ) -> None:
         self._scratch = scratch
         self._output = output
@@ -127,12 +163,10 @@ class _Run:
         self._peak = 0
         self._usage = Usage()
         self._oom_kills = _oom_kills()
-        limit = control.disk_limit_mb
-        limits = {"parent": os.getpid(), "file_bytes": None if limit is None else limit * _MIB}
         self._mark = secrets.token_hex(8)
         self._started = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(limits), "--", *command],
+            launch_command(command, scratch, sandbox, control),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -254,6 +288,14 @@ class _Run:
             with contextlib.suppress(psutil.Error):
                 total += process.memory_info().rss
         self._peak = max(self._peak, total)
+        if len(family) > _MAX_PROCESSES and self._why is None:
+            self._why = Ending.FAILED
+            self._reason = Failure(
+                "RESOURCE_LIMIT",
+                f"the compiler ran {len(family)} processes, more than the limit of"
+                f" {_MAX_PROCESSES}",
+                details={"resource": "processes", "limit": _MAX_PROCESSES},
+            )
         limit = self._control.memory_limit_mb
         if limit is not None and total > limit * _MIB and self._why is None:
             self._why = Ending.FAILED
