@@ -53,7 +53,7 @@ lint: $(VENV)/.dev  ## ruff, mypy strict, import rules, the OpenAPI and docs dif
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=compiler:examples:. $(BIN)/mypy --strict examples/*.py requirements/*.py docs/*.py
+	MYPYPATH=compiler:examples:. $(BIN)/mypy --strict examples/*.py examples/python/*.py requirements/*.py docs/*.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m service.api.openapi --check
 	$(BIN)/python docs/generate.py --check

@@ -188,15 +188,24 @@ class PlainReporter(Reporter):
         stream: where to; standard error by default.
         verbose: write informational lines too.
         quiet: write warnings and errors only.
+        interval: least seconds between a phase's beginning or line of progress and the next one,
+            so that a short phase is one line.
     """
 
     def __init__(
-        self, stream: IO[str] | None = None, *, verbose: bool = False, quiet: bool = False
+        self,
+        stream: IO[str] | None = None,
+        *,
+        verbose: bool = False,
+        quiet: bool = False,
+        interval: float = 2.0,
     ) -> None:
         super().__init__(verbose=verbose)
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
+        self._interval = interval
         self._tenth = -1
+        self._last = 0.0
 
     def emit(self, message: Mapping[str, Any]) -> None:
         """Write what a reader of a log wants: phases, tenths of progress, warnings."""
@@ -205,12 +214,14 @@ class PlainReporter(Reporter):
             return
         if kind == "status" and message["state"] == "phase":
             self._tenth = -1
+            self._last = time.monotonic()
             text = message.get("message") or _TITLES[message["phase"]]
             self._write(text)
         elif kind == "progress" and message["total"] > 1:
             tenth = 10 * message["current"] // message["total"]
-            if tenth > self._tenth and message["current"]:
-                self._tenth = tenth
+            now = time.monotonic()
+            if tenth > self._tenth and message["current"] and now - self._last >= self._interval:
+                self._tenth, self._last = tenth, now
                 self._write(
                     f"{_TITLES[message['phase']]}: {message['current']} of {message['total']}"
                 )

@@ -532,6 +532,7 @@ def test_a_gpu_falls_back_with_one_line(run: Run, tmp_path: Path) -> None:
     )
     assert done.returncode == 0
     assert done.stderr == "WARNING: no GPU is used by this compiler: the CPU compiles\n"
+    assert done.stdout == ""
 
 
 def test_a_reader_that_leaves_is_no_fault(data: Path) -> None:

@@ -26,7 +26,7 @@ def run_compile(args: Namespace, reporter: Reporter) -> int:
 
             sys.stdout.write(estimate_text(found))
         return 0
-    _show(api.mxq_compile(model, **_options(args, reporter)), reporter)
+    _show(api.mxq_compile(model, **_options(args, reporter)), args, reporter)
     return 0
 
 
@@ -34,13 +34,13 @@ def run_parse(args: Namespace, reporter: Reporter) -> int:
     """Parse a source model to an MBLT."""
     model = _model(args)
     options = cast(dict[str, Any], _options(args, reporter))
-    _show(api.mblt_compile(model, **options), reporter)
+    _show(api.mblt_compile(model, **options), args, reporter)
     return 0
 
 
 def run_quantize(args: Namespace, reporter: Reporter) -> int:
     """Quantize an MBLT to an MXQ."""
-    _show(api.mxq_compile_from_mblt(args.mblt, **_options(args, reporter)), reporter)
+    _show(api.mxq_compile_from_mblt(args.mblt, **_options(args, reporter)), args, reporter)
     return 0
 
 
@@ -100,10 +100,10 @@ def _options(args: Namespace, reporter: Reporter) -> CompileOptions:
     return cast(CompileOptions, options)
 
 
-def _show(result: api.BuildResult, reporter: Reporter) -> None:
+def _show(result: api.BuildResult, args: Namespace, reporter: Reporter) -> None:
     """Print what was written; under the protocol the result message has said it."""
     reporter.close()
-    if isinstance(reporter, JsonlReporter):
+    if isinstance(reporter, JsonlReporter) or args.quiet:
         return
     for entry in result.files:
         print(f"{entry['kind']:<11}{entry['path']}  {entry['size']:,} bytes")
