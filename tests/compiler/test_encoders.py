@@ -80,7 +80,6 @@ def test_minilms_blocks_are_one_body(minilm: Path, device: str) -> None:
         "HeaderViewRevert": 6,
         "LayerNormalization": 13,
         "MatMul": 48,
-        "MultiplyConstant": 6,
         "Softmax": 6,
     }
     # only the look-up of tokens and the mask are before it

@@ -31,14 +31,10 @@ Array = NDArray[Any]
 APPROXIMATE = {
     "Div",
     "GRU",
-    "GroupNormalization",
-    "InstanceNormalization",
     "LSTM",
-    "LayerNormalization",
     "LogSoftmax",
     "RNN",
     "Resize",
-    "RmsNormalization",
     "Softmax",
 }
 

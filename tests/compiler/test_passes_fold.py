@@ -12,15 +12,18 @@ from qbcompiler.ops.arithmetic_const import BatchnormAttrs, ReversibleAttrs
 from qbcompiler.ops.conv import ConvAttrs
 from qbcompiler.ops.conv_transpose import ConvTransposeAttrs
 from qbcompiler.ops.pad import PadAttrs
-from qbcompiler.ops.shapes import ReshapeAttrs
+from qbcompiler.ops.shapes import ReshapeAttrs, TransposeAttrs, UnsqueezeAttrs
+from qbcompiler.ops.slicing import AxisAttrs, SliceAttrs
 from qbcompiler.passes.common_subexpressions import CommonSubexpressions
 from qbcompiler.passes.dead_code import DeadCode
 from qbcompiler.passes.fold_affine import FoldAffineAfter, FoldAffineBefore
 from qbcompiler.passes.fold_constants import FoldConstants
 from qbcompiler.passes.fold_pads import FoldPads
+from qbcompiler.passes.fold_scale_through_moves import FoldScaleThroughMoves
 from qbcompiler.passes.merge_affine import MergeAffine
+from qbcompiler.passes.split_linear import SplitLinear
 
-from .pass_graphs import Build, apply, body, ops, reasons
+from .pass_graphs import REGISTRY, Build, apply, body, ops, reasons
 
 
 def conv_attrs(pads: int = 0, groups: int = 1) -> ConvAttrs:
@@ -341,3 +344,91 @@ def test_scalars_on_tokens_stay_apart() -> None:
     x = b.op("MultiplyConstant", b.x(1, 5, 8), b.normal())
     g = b.done(b.op("AddingConstant", x, b.normal()))
     refuse(g, MergeAffine(), "its numbers are not for each channel")
+
+
+# -- scales behind moves, and parts of products -----------------------------------------------
+
+
+def projected(b: Build, x: str, heads: int = 2) -> str:
+    """Project [1, 5, 8] and split it into heads."""
+    y = b.op("MatMul", x, b.normal(8, 8), b.normal(8, name="bias"))
+    y = b.op("Reshape", y, attrs=ReshapeAttrs((1, 5, heads, 8 // heads)))
+    return b.op("Transpose", y, attrs=TransposeAttrs((0, 2, 1, 3)))
+
+
+@pytest.mark.parametrize("op", ["MultiplyConstant", "DivConstant"])
+def test_a_scale_behind_the_split_of_heads_folds_into_the_projection(op: str) -> None:
+    b = Build()
+    attrs = ReversibleAttrs() if op == "DivConstant" else NoAttrs()
+    g = b.done(b.op("Relu", b.op(op, projected(b, b.x(1, 5, 8)), b.const(0.125), attrs=attrs)))
+    (result,) = apply(g, FoldScaleThroughMoves())
+    assert result.count == 1 and ops(g) == ["MatMul", "Reshape", "Transpose", "Relu"]
+    assert len(g.nodes[0].source) == 2
+
+
+def test_a_scale_of_scores_folds_into_the_queries() -> None:
+    b = Build()
+    x = b.x(1, 5, 8)
+    q, k = projected(b, x), projected(b, x)
+    k = b.op("Transpose", k, attrs=TransposeAttrs((0, 1, 3, 2)))
+    g = b.done(b.op("Softmax", b.op("MultiplyConstant", b.op("MatMul", q, k), b.const(0.5)),
+                    attrs=AxisAttrs(3)))  # fmt: skip
+    (result,) = apply(g, FoldScaleThroughMoves())
+    assert result.count == 1 and "MultiplyConstant" not in ops(g)
+
+
+def test_a_scale_with_one_number_for_each_token_stays() -> None:
+    b = Build()
+    g = b.done(b.op("MultiplyConstant", projected(b, b.x(1, 5, 8)), b.normal(5, 1)))
+    (result,) = apply(g, FoldScaleThroughMoves())
+    assert result.count == 0
+
+
+def test_what_others_read_is_not_scaled() -> None:
+    b = Build()
+    y = projected(b, b.x(1, 5, 8))
+    g = b.done(b.op("Relu", b.op("MultiplyConstant", y, b.const(0.5))), b.op("Tanh", y))
+    (result,) = apply(g, FoldScaleThroughMoves())
+    assert result.count == 0 and reasons([result]) == ["something else reads what it scales"]
+
+
+def test_a_scale_that_would_overflow_the_weights_stays() -> None:
+    b = Build()
+    x = b.op("MatMul", b.x(1, 5, 8), b.const(np.full((8, 8), 1e30)))
+    y = b.op("Unsqueeze", x, attrs=UnsqueezeAttrs((0,)))
+    g = b.done(b.op("Relu", b.op("MultiplyConstant", y, b.const(1e30))))
+    result = FoldScaleThroughMoves().run(g, REGISTRY)
+    assert result.count == 0 and reasons([result]) == ["the folded weights would overflow"]
+
+
+def cut(b: Build, x: str, start: int, size: int, axis: int = 2) -> str:
+    shape = list(b.graph.values[x].shape)
+    starts = [0, 0, 0]
+    starts[axis], shape[axis] = start, size
+    return b.op("Slice", x, attrs=SliceAttrs(tuple(starts), tuple(shape), (1, 1, 1)))
+
+
+def test_a_product_read_in_parts_is_a_product_for_each() -> None:
+    b = Build()
+    y = b.op("MatMul", b.x(1, 5, 8), b.normal(8, 12), b.normal(12, name="bias"))
+    g = b.done(b.op("Relu", cut(b, y, 0, 4)), b.op("Tanh", cut(b, y, 4, 8)))
+    (result,) = apply(g, SplitLinear())
+    assert result.count == 1 and sorted(ops(g)) == ["MatMul", "MatMul", "Relu", "Tanh"]
+    assert sorted(v.shape for v in g.constants()) == [(4,), (8,), (8, 4), (8, 8)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ([(0, 6, 2), (4, 8, 2)], "parts of its result overlap"),
+        ([(0, 2, 1), (2, 3, 1)], "its result is cut along another dimension"),
+    ],
+)
+def test_a_product_that_stays_whole_says_why(
+    parts: list[tuple[int, int, int]], reason: str
+) -> None:
+    b = Build()
+    y = b.op("MatMul", b.x(1, 5, 8), b.normal(8, 12))
+    g = b.done(*(b.op("Relu", cut(b, y, *p)) for p in parts))
+    (result,) = apply(g, SplitLinear())
+    assert result.count == 0 and reasons([result]) == [reason]

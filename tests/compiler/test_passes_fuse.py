@@ -12,9 +12,12 @@ from qbcompiler.ir import DType, Graph, TensorType
 from qbcompiler.ops.activation import ClipAttrs
 from qbcompiler.ops.arithmetic_const import ReversibleAttrs
 from qbcompiler.ops.functions import PowAttrs
+from qbcompiler.ops.normalization import InstanceNormAttrs
 from qbcompiler.ops.reduce import ReduceAttrs
+from qbcompiler.ops.shapes import ReshapeAttrs
 from qbcompiler.ops.unary import HardSigmoidAttrs
 from qbcompiler.passes.fuse_gelu import FuseGelu
+from qbcompiler.passes.fuse_group_norm import FuseGroupNorm
 from qbcompiler.passes.fuse_hard_sigmoid import FuseHardSigmoid
 from qbcompiler.passes.fuse_hard_swish import FuseHardSwish
 from qbcompiler.passes.fuse_mish import FuseMish, FuseSoftplus
@@ -443,6 +446,64 @@ def test_softmax(moved: bool) -> None:
     g = b.done(b.op("Div", e, b.op("ReduceSum", e, attrs=ReduceAttrs((2,)))))
     (result,) = apply(g, FuseSoftmax())
     assert result.count == 1 and body(g) == ["%div: float32[2,5,8] = Softmax(%x) {axis=2}"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_softmax_by_the_reciprocal_of_the_sum(first: bool) -> None:
+    b = Build()
+    e = b.op("Exp", b.x(2, 5, 8))
+    total = b.op("ReduceSum", e, attrs=ReduceAttrs((1,)))
+    inverse = b.op("DivConstant", total, b.const(1.0), attrs=ReversibleAttrs(reverse=True))
+    g = b.done(b.op("Multiply", *((e, inverse) if first else (inverse, e))))
+    (result,) = apply(g, FuseSoftmax())
+    assert result.count == 1 and body(g) == ["%multiply: float32[2,5,8] = Softmax(%x) {axis=1}"]
+
+
+def test_twice_the_reciprocal_of_the_sum_is_no_softmax() -> None:
+    b = Build()
+    e = b.op("Exp", b.x(2, 5, 8))
+    total = b.op("ReduceSum", e, attrs=ReduceAttrs((1,)))
+    inverse = b.op("DivConstant", total, b.const(2.0), attrs=ReversibleAttrs(reverse=True))
+    g = b.done(b.op("Multiply", e, inverse))
+    (result,) = apply(g, FuseSoftmax())
+    assert result.count == 0
+
+
+def grouped(b: Build, x: str, groups: int) -> str:
+    """Normalize groups of channels of [2, 6, 5, 4] as exporters write it."""
+    apart = b.op("Reshape", x, attrs=ReshapeAttrs((2, groups, 6 // groups * 20)))
+    ones, zeros = b.const(np.ones(groups)), b.const(np.zeros(groups))
+    y = b.op("InstanceNormalization", apart, ones, zeros, attrs=InstanceNormAttrs(1e-3))
+    return b.op("Reshape", y, attrs=ReshapeAttrs((2, 6, 5, 4)))
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_group_norm(scaled: bool) -> None:
+    b = Build()
+    y = grouped(b, b.x(2, 6, 5, 4), 3)
+    if scaled:
+        y = b.op(
+            "AddingConstant", b.op("MultiplyConstant", y, b.normal(6, 1, 1)), b.normal(6, 1, 1)
+        )
+    g = b.done(y)
+    (result,) = apply(g, FuseGroupNorm())
+    assert result.count == 1 and ops(g) == ["GroupNormalization"]
+    assert g.nodes[0].attrs.to_dict() == {"groups": 3, "epsilon": 1e-3}
+
+
+def test_a_scale_of_each_column_stays_behind_a_group_norm() -> None:
+    b = Build()
+    g = b.done(b.op("MultiplyConstant", grouped(b, b.x(2, 6, 5, 4), 2), b.normal(4)))
+    apply(g, FuseGroupNorm())
+    assert ops(g) == ["GroupNormalization", "MultiplyConstant"]
+
+
+def test_groups_that_are_read_stay_and_say_why() -> None:
+    b = Build()
+    y = grouped(b, b.x(2, 6, 5, 4), 2)
+    g = b.done(y, b.op("Relu", b.graph.nodes[0].outputs[0]))
+    (result,) = apply(g, FuseGroupNorm())
+    assert result.count == 0 and reasons([result]) == ["something else reads the groups"]
 
 
 def test_softmax_over_two_axes_stays() -> None:

@@ -11,7 +11,13 @@ from qbcompiler.ops.shapes import ReshapeAttrs, TransposeAttrs, UnsqueezeAttrs
 from qbcompiler.ops.slicing import AxisAttrs, SliceAttrs
 from qbcompiler.passes.cancel_moves import CancelMoves
 from qbcompiler.passes.fuse_rotary import FuseRotary
-from qbcompiler.passes.fuse_views import FuseBlocks, FuseHeaderView, FuseHeaderViewRevert
+from qbcompiler.passes.fuse_views import (
+    FuseBlocks,
+    FuseHeaderView,
+    FuseHeaderViewRevert,
+    FusePatches,
+)
+from qbcompiler.passes.split_heads import SplitHeads
 
 from .pass_graphs import Build, apply, body, ops, reasons
 
@@ -199,3 +205,80 @@ def test_tables_of_another_kind_are_refused() -> None:
     g = b.done(y)
     (result,) = apply(g, FuseRotary())
     assert reasons([result]) == ["its tables do not say a number for each feature"]
+
+
+def heads_of_one_projection(b: Build, x: str, *numbers: int) -> list[str]:
+    """Return some of three [2, 3, 5, 4], split from [2, 5, 36] as vision transformers do it."""
+    whole = chain(b, x, (2, 5, 3, 3, 4), (2, 0, 3, 1, 4))
+    one = (1, 2, 3, 5, 4)
+    found = []
+    for number in numbers:
+        cut = b.op("Slice", whole, attrs=SliceAttrs((number, 0, 0, 0, 0), one, (1,) * 5))
+        found.append(b.op("Reshape", cut, attrs=ReshapeAttrs(one[1:])))
+    return found
+
+
+def test_heads_of_one_projection_are_views_of_its_parts() -> None:
+    b = Build()
+    g = b.done(*(b.op("Relu", y) for y in heads_of_one_projection(b, b.x(2, 5, 36), 0, 1, 2)))
+    first, second = apply(g, SplitHeads(), FuseHeaderView())
+    assert (first.count, second.count) == (3, 3)
+    assert sorted(ops(g)) == sorted(["Slice", "HeaderView", "Relu"] * 3)
+
+
+def test_a_projection_that_is_read_whole_stays() -> None:
+    b = Build()
+    (q,) = heads_of_one_projection(b, b.x(2, 5, 36), 0)
+    whole = next(n.outputs[0] for n in b.graph.nodes if n.op == "Transpose")
+    g = b.done(q, b.op("Relu", whole))
+    (result,) = apply(g, SplitHeads())
+    assert result.count == 0 and reasons([result]) == ["something else reads the whole"]
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_patches_that_are_tokens(first: bool) -> None:
+    b = Build()
+    order = (0, 2, 4, 3, 5, 1) if first else (0, 2, 4, 1, 3, 5)
+    g = b.done(chain(b, b.x(2, 3, 4, 6), (2, 3, 2, 2, 3, 2), order, (2, 6, 12)))
+    (result,) = apply(g, FusePatches())
+    assert result.count == 1 and ops(g) == ["OrderedPatchify", "Transpose", "Reshape"]
+    assert g.nodes[0].attrs.to_dict() == {"block": [2, 2], "block_first": first}
+
+
+def test_patches_of_another_order_stay() -> None:
+    b = Build()
+    g = b.done(chain(b, b.x(2, 3, 4, 6), (2, 3, 2, 2, 3, 2), (0, 2, 4, 1, 5, 3), (2, 6, 12)))
+    (result,) = apply(g, FusePatches())
+    assert result.count == 0
+
+
+def test_patches_whose_pixels_are_read_stay_and_say_why() -> None:
+    b = Build()
+    g = chain(b, b.x(2, 3, 4, 6), (2, 3, 2, 2, 3, 2), (0, 2, 4, 1, 3, 5), (2, 6, 12))
+    turned = next(n.outputs[0] for n in b.graph.nodes if n.op == "Transpose")
+    graph = b.done(g, b.op("Relu", turned))
+    (result,) = apply(graph, FusePatches())
+    assert result.count == 0 and reasons([result]) == [
+        "something else reads an intermediate result"
+    ]
+
+
+def test_a_merge_of_heads_that_others_read_stays_and_says_why() -> None:
+    b = Build()
+    x = b.op("Transpose", b.x(1, 3, 5, 4), attrs=TransposeAttrs((0, 2, 1, 3)))
+    g = b.done(b.op("Reshape", x, attrs=ReshapeAttrs((1, 5, 12))), b.op("Relu", x))
+    (result,) = apply(g, FuseHeaderViewRevert())
+    assert result.count == 0 and reasons([result]) == [
+        "something else reads an intermediate result"
+    ]
+
+
+def test_a_shuffle_that_others_read_stays_and_says_why() -> None:
+    b = Build()
+    y = chain(b, b.x(1, 12, 2, 3), (1, 3, 2, 2, 2, 3), (0, 1, 4, 2, 5, 3), (1, 3, 4, 6))
+    turned = next(n.outputs[0] for n in b.graph.nodes if n.op == "Transpose")
+    g = b.done(y, b.op("Relu", turned))
+    (result,) = apply(g, FuseBlocks())
+    assert result.count == 0 and reasons([result]) == [
+        "something else reads an intermediate result"
+    ]

@@ -16,7 +16,8 @@ from qbcompiler.ir import Graph
 from qbcompiler.ops.activation import ClipAttrs
 from qbcompiler.ops.normalization import NormAttrs
 from qbcompiler.ops.rotary import RotaryAttrs
-from qbcompiler.ops.slicing import AxisAttrs
+from qbcompiler.ops.shapes import TransposeAttrs
+from qbcompiler.ops.slicing import AxisAttrs, SliceAttrs
 from qbcompiler.ops.views import HeaderViewAttrs
 from qbcompiler.package import read_mxq
 from qbcompiler.quantization import QuantSettings
@@ -40,12 +41,29 @@ def test_minilms_parts_are_found(models_dir: Path) -> None:
     assert roles["/m/encoder/layer.0/attention/output/dense/MatMul"] == ("output",)
 
 
-def test_one_projection_has_all_the_roles_that_it_serves(digits_vit: Path) -> None:
+def test_projections_that_a_model_stores_as_one_have_a_role_each(digits_vit: Path) -> None:
     graph = parse(load_model(digits_vit), input_shapes={})
     assert count(graph) == {
         "query": 3, "key": 3, "value": 3, "output": 3, "ffn/up": 3, "ffn/down": 3, "head": 1
     }  # fmt: skip
-    assert find_roles(graph)["node_MatMul_7"] == ("query", "key", "value")
+    assert all(len(roles) == 1 for roles in find_roles(graph).values())
+
+
+def test_one_projection_has_all_the_roles_that_it_serves() -> None:
+    b = Build()
+    normed = b.op("RmsNormalization", b.x(1, 6, 16), b.positive(16), attrs=NormAttrs(2, 1e-5))
+    whole = b.op("MatMul", normed, b.normal(16, 48), out="whole")
+    q, k, v = (
+        b.op("Slice", whole, attrs=SliceAttrs((0, 0, start), (1, 6, 16), (1, 1, 1)))
+        for start in (0, 16, 32)
+    )
+    heads = [b.op("HeaderView", x, attrs=HeaderViewAttrs(2)) for x in (q, k, v)]
+    keys = b.op("Transpose", heads[1], attrs=TransposeAttrs((0, 1, 3, 2)))
+    shares = b.op("Softmax", b.op("MatMul", heads[0], keys), attrs=AxisAttrs(3))
+    mixed = b.op("HeaderViewRevert", b.op("MatMul", shares, heads[2]))
+    graph = b.done(b.op("MatMul", mixed, b.normal(16, 16), out="o"))
+    by_output = {graph.node(n).outputs[0]: roles for n, roles in find_roles(graph).items()}
+    assert by_output["whole"] == ("query", "key", "value")
 
 
 def test_a_gated_block_with_rotary_embedding_and_a_mask(digits: Any) -> None:
@@ -58,8 +76,6 @@ def test_a_gated_block_with_rotary_embedding_and_a_mask(digits: Any) -> None:
         n: b.op("RotaryEmbedding", heads[n], b.normal(6, 8), b.normal(6, 8), attrs=RotaryAttrs())
         for n in ("q", "k")
     }
-    from qbcompiler.ops.shapes import TransposeAttrs
-
     keys = b.op("Transpose", turned["k"], attrs=TransposeAttrs((0, 1, 3, 2)))
     scores = b.op("MultiplyConstant", b.op("MatMul", turned["q"], keys), b.const(0.35))
     masked = b.op("AddingConstant", scores, b.normal(6, 6))
@@ -89,10 +105,18 @@ def test_a_network_without_attention_has_no_roles(digits_cnn: Path) -> None:
     assert find_roles(mlp) == {}
 
 
-def compiled(path: Path, digits: Any, folder: Path, config: dict[str, Any], **more: Any) -> Any:
+def compiled(
+    path: Path,
+    digits: Any,
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    samples: int = 16,
+    **more: Any,
+) -> Any:
     folder.mkdir()
-    for i, image in enumerate(digits.train_images[:16]):
-        np.save(folder / f"{i:02}.npy", image.transpose(1, 2, 0))
+    for i, image in enumerate(digits.train_images[:samples]):
+        np.save(folder / f"{i:03}.npy", image.transpose(1, 2, 0))
     return mxq_compile(
         path, save_path=folder / "m.mxq", target_device="regulus-rb", calib_data_path=folder,
         compile_config=config, **more,
@@ -117,8 +141,9 @@ def test_bits_by_part_reach_the_layers_and_help(
     for name, own in roles.items():
         weight = layers[name].tensors["weight"]
         bits = values[layers[name].outputs[0]].quant.bits
-        # the one projection of query, key and value has the most bits that one of them asks for
         assert weight.dtype == (np.int16 if own == ("ffn/down",) else np.int8), name
+        if own == ("value",):
+            assert np.abs(weight).max() <= 7
         if own[0] in ("output", "ffn/up", "ffn/down"):
             assert bits == 16, name
     names = [n for n, own in roles.items() if own == ("ffn/down",)]
@@ -135,8 +160,12 @@ def test_bits_by_part_reach_the_layers_and_help(
 def test_the_vision_transformer_preset_compiles_and_reads_digits(
     digits_vit: Path, digits: Any, tmp_path: Path
 ) -> None:
-    preset = compiled(digits_vit, digits, tmp_path / "p", {}, config_preset="vision_transformer")
-    plain = compiled(digits_vit, digits, tmp_path / "q", {"calibration": {"method": 1}})
+    # few samples say little of weights' rounding: the gain would be within their noise
+    preset = compiled(
+        digits_vit, digits, tmp_path / "p", {}, samples=128, config_preset="vision_transformer"
+    )
+    method: dict[str, Any] = {"calibration": {"method": 1}}
+    plain = compiled(digits_vit, digits, tmp_path / "q", method, samples=128)
     assert sqnr(preset) > sqnr(plain) + 3.0
     assert not [w for w in preset.summary["warnings"] if "bit.transformer" in w]
 

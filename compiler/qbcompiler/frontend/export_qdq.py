@@ -9,7 +9,8 @@ as they are.
 A tie or a last-bit error of float32 moves an integer by one step, and a deep network can turn one
 step in an early layer into many at its end. So where a layer rounds by its own multiplier and
 shift, a function of the model does that in float64, which is exact: ``Requantize`` after a sum of
-products, ``Affine`` for sums of scaled activations. Both give real numbers on the output's grid.
+products, ``Affine`` for sums of scaled activations, ``Normalize`` before the map of a
+normalization. They give real numbers on the output's grid.
 """
 
 from __future__ import annotations
@@ -31,7 +32,16 @@ from ..ir import (
     QuantParams,
     TensorType,
 )
-from ..ops import Affine, Quantized, QuantRule, RealForm, Registry, TableForm, default_registry
+from ..ops import (
+    Affine,
+    NormalForm,
+    Quantized,
+    QuantRule,
+    RealForm,
+    Registry,
+    TableForm,
+    default_registry,
+)
 from .export import PROTOBUF_LIMIT, Emitter, ExportedModel, value_info, write_node
 from .qdq_functions import DOMAIN, affine_name, functions
 
@@ -220,6 +230,8 @@ class _Writer:
         elif isinstance(form, Affine):
             out = values[layer.outputs[0]]
             self._quantize(self._affine(form, layer, out.type.shape), out)
+        elif isinstance(form, NormalForm):
+            self._normal(form, layer)
         else:
             self._real(form, layer)
         for name in filter(None, layer.outputs):
@@ -262,6 +274,37 @@ class _Writer:
                 self._emitter.emit("ToGrid", [real, step], [rounded], domain=DOMAIN)
                 real = rounded
             self._quantize(real, values[name])
+
+    def _normal(self, form: NormalForm, layer: IntLayer) -> None:
+        """Write a normalization: what it has before its affine map, and the map."""
+        out = self._body.values[layer.outputs[0]]
+        source = self._body.values[form.input].quant
+        assert source is not None and out.quant is not None
+        emitter, wide = self._emitter, np.float64
+        numbers = [
+            source.scale,
+            form.size,
+            float(form.centred),
+            4.0**form.half,
+            form.epsilon,
+            2.0 ** (form.half + form.fraction),
+        ]
+        names = [emitter.const(np.asarray(x, dtype=wide), "normalize") for x in numbers]
+        groups = emitter.const(np.asarray([-1, form.size], dtype=np.int64), "groups")
+        normal = emitter.temp(f"{layer.name}_normal")
+        args = [self._reads[form.input], names[0], groups, *names[1:]]
+        emitter.emit("Normalize", args, [normal], domain=DOMAIN)
+        affine: list[Array] = [
+            np.asarray(1.0),
+            form.multiplier.astype(wide),
+            form.constant.astype(wide),
+            np.asarray(2.0**-form.shift),
+            np.asarray(out.quant.scale, dtype=np.float32),
+        ]
+        made = self._new(f"{layer.name}_affine", out.type.shape)
+        args = [normal, *(emitter.const(x, "affine") for x in affine)]
+        emitter.emit(affine_name(1), args, [made], domain=DOMAIN)
+        self._quantize(made, out)
 
     def _affine(self, form: Affine, layer: IntLayer, shape: tuple[int, ...]) -> str:
         """Write an affine map; return the name of its result, real numbers on a grid."""

@@ -6,11 +6,17 @@ its real value, ``floor(acc * ratio + 1/2) * step`` is the real value of the out
 ``AffineN(x_1, scale_1, multiplier_1, …, constant, part, step)``: ``q_i = x_i / scale_i``, then
 ``floor((sum(q_i * multiplier_i) + constant) * part) * step``.
 
+``Normalize(x, unit, groups, size, mean, power, epsilon, fraction)``: ``q = round(x / unit)``, in
+groups of ``size``; ``d = size q - mean sum(q)`` over ``isqrt(power V + epsilon)``, ``V`` the sum of
+the squares of ``q`` times ``size``, less ``mean sum(q)^2``; times ``fraction`` and rounded. What a
+normalization has before its affine map, as a double.
+
 ``ToGrid(x, step)``: ``round(x / step) * step``, the nearest step, ties to even.
 
 All in float64, where every product of these integers is exact: an integer of 8 bits (the
 accumulator: 32) times a multiplier of 31, and results that matter stay below ``2^53`` steps of
-``2^-shift``. ONNX Runtime puts a function's body in its place before it optimizes.
+``2^-shift``. Only the radicand of ``Normalize`` may have up to 60 bits; its root has 30. ONNX
+Runtime puts a function's body in its place before it optimizes.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ DOMAIN = "qbcompiler"
 _REQUANTIZE = "Requantize"
 _AFFINE = "Affine"
 _TO_GRID = "ToGrid"
+_NORMALIZE = "Normalize"
 
 
 def affine_name(inputs: int) -> str:
@@ -39,7 +46,7 @@ def affine_name(inputs: int) -> str:
 
 def functions(names: Sequence[str]) -> list[FunctionProto]:
     """Return the functions of these names."""
-    made = {_REQUANTIZE: _requantize, _TO_GRID: _to_grid}
+    made = {_REQUANTIZE: _requantize, _TO_GRID: _to_grid, _NORMALIZE: _normalize}
     return [
         made[name]() if name in made else _affine(int(name.removeprefix(_AFFINE))) for name in names
     ]
@@ -61,6 +68,12 @@ def _cast(source: str, output: str, to: int) -> NodeProto:
     return made
 
 
+def _constant(name: str, number: float) -> NodeProto:
+    tensor = helper.make_tensor(name, TensorProto.DOUBLE, [], [number])
+    made: NodeProto = helper.make_node("Constant", [], [name], value=tensor)
+    return made
+
+
 def _finish(steps: str) -> list[NodeProto]:
     return [
         _node("Floor", [steps], "whole"),
@@ -75,7 +88,7 @@ def _requantize() -> FunctionProto:
         _node("Div", ["wide", "unit"], "units"),
         _node("Round", ["units"], "acc"),
         _node("Mul", ["acc", "ratio"], "scaled"),
-        helper.make_node("Constant", [], ["half"], value=helper.make_tensor("half", 11, [], [0.5])),
+        _constant("half", 0.5),
         _node("Add", ["scaled", "half"], "moved"),
         *_finish("moved"),
     ]
@@ -92,6 +105,43 @@ def _to_grid() -> FunctionProto:
         _cast("real", "y", TensorProto.FLOAT),
     ]
     return _function(_TO_GRID, ["x", "step"], nodes, "round(x / step) * step, in float64")
+
+
+def _normalize() -> FunctionProto:
+    last = helper.make_tensor("last", TensorProto.INT64, [1], [-1])
+    nodes = [
+        _constant("half", 0.5),
+        _constant("one", 1.0),
+        helper.make_node("Constant", [], ["last"], value=last),
+        _cast("x", "wide", TensorProto.DOUBLE),
+        _node("Div", ["wide", "unit"], "units"),
+        _node("Round", ["units"], "flat"),
+        _node("Reshape", ["flat", "groups"], "q"),
+        _node("ReduceSum", ["q", "last"], "all"),
+        _node("Mul", ["all", "mean"], "total"),
+        _node("Mul", ["q", "size"], "sized"),
+        _node("Sub", ["sized", "total"], "d"),
+        _node("Mul", ["q", "q"], "squares"),
+        _node("ReduceSum", ["squares", "last"], "energy"),
+        _node("Mul", ["energy", "size"], "sized_energy"),
+        _node("Mul", ["total", "total"], "square"),
+        _node("Sub", ["sized_energy", "square"], "variance"),
+        _node("Mul", ["variance", "power"], "scaled"),
+        _node("Floor", ["scaled"], "kept"),
+        _node("Add", ["kept", "epsilon"], "radicand"),
+        _node("Sqrt", ["radicand"], "exact_root"),
+        _node("Floor", ["exact_root"], "floor_root"),
+        _node("Max", ["floor_root", "one"], "root"),
+        _node("Mul", ["d", "fraction"], "numerator"),
+        _node("Div", ["numerator", "root"], "ratio"),
+        _node("Add", ["ratio", "half"], "moved"),
+        _node("Floor", ["moved"], "t"),
+        _node("Shape", ["x"], "shape"),
+        _node("Reshape", ["t", "shape"], "y"),
+    ]
+    inputs = ["x", "unit", "groups", "size", "mean", "power", "epsilon", "fraction"]
+    text = "the normalized input in steps of 2^-16, as the integer runtime has it, in float64"
+    return _function(_NORMALIZE, inputs, nodes, text)
 
 
 def _affine(count: int) -> FunctionProto:

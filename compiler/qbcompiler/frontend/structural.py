@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 from ..errors import UnsupportedOperatorError
 from ..ir import Array, TensorType, Value
+from .attention import attention
 from .builder import GraphBuilder
 from .control import if_, loop, scan
 from .dtypes import dtype_of
@@ -359,6 +360,7 @@ def observed_types(op: Op, known: Sequence[TensorType | None]) -> list[TensorTyp
 
 
 HANDLERS: dict[str, Handler] = {
+    "Attention": attention,
     "Cast": _cast,
     "ConcatFromSequence": _concat_from_sequence,
     "Constant": _constant,

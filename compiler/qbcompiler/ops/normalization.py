@@ -54,10 +54,10 @@ from .spec import (
     Case,
     Kernels,
     Lowering,
+    NormalForm,
     OnnxEmitter,
     OpSpec,
     QuantContext,
-    RealForm,
     Refusal,
     SourceNode,
 )
@@ -108,10 +108,6 @@ class _Norm(OpSpec[A]):
 
     def spread(self, constant: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         """Return scale or bias in a shape that broadcasts over the activation."""
-        return constant
-
-    def gather(self, constant: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return what :meth:`spread` was given."""
         return constant
 
     def reads(self, node: Node, graph: Graph, box: Box) -> list[Box]:
@@ -188,21 +184,21 @@ class _Norm(OpSpec[A]):
         t = ((d << (half + _FRACTION + 1)) + root) // (root << 1)
         return [run_affine(layer, [t.reshape(x.shape)], out)]
 
-    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> RealForm:
-        out = params[layer.outputs[0]]
+    def real_form(self, layer: IntLayer, params: Mapping[str, QuantParams | None]) -> NormalForm:
+        attrs, tensors, out = layer.attrs, layer.tensors, params[layer.outputs[0]]
         assert out is not None
-        shift = int(layer.attrs["shift"])
-        step = out.scale / 2.0**shift
-        gamma = float64(layer.tensors["multiplier_0"]) * (step * 2.0**_FRACTION)
-        offset = (out.zero_point << shift) + (1 << (shift - 1))
-        beta = (layer.tensors["constant"].astype(np.int64) - offset) * step
-        scale = self.gather(gamma.astype(np.float32))
-        constants = [scale]
-        if self.centred:
-            bias = self.gather(np.asarray(beta, dtype=np.float32))
-            constants.append(np.ascontiguousarray(np.broadcast_to(bias, scale.shape)))
-        attrs = self.attrs_type.from_dict(layer.real)
-        return RealForm(self.name, attrs, [layer.inputs[0], *constants])
+        shift = int(attrs["shift"])
+        return NormalForm(
+            input=layer.inputs[0],
+            size=int(attrs["size"]),
+            centred=self.centred,
+            half=int(attrs["half"]),
+            epsilon=int(tensors["epsilon"]),
+            fraction=_FRACTION,
+            multiplier=tensors["multiplier_0"].astype(np.int64),
+            constant=tensors["constant"].astype(np.int64) - (out.zero_point << shift),
+            shift=shift,
+        )
 
 
 def _normal_bits(n: int) -> int:
@@ -372,9 +368,6 @@ class InstanceNormalization(_Norm[InstanceNormAttrs]):
     def spread(self, constant: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         return constant.reshape(ax(rank, 1))
 
-    def gather(self, constant: NDArray[np.float32]) -> NDArray[np.float32]:
-        return constant.reshape(-1)
-
     def infer(self, attrs: InstanceNormAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
         return [_check_channels(inputs).type]
 
@@ -423,9 +416,6 @@ class GroupNormalization(_Norm[GroupNormAttrs]):
 
     def spread(self, constant: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
         return constant.reshape(ax(rank, 1))
-
-    def gather(self, constant: NDArray[np.float32]) -> NDArray[np.float32]:
-        return constant.reshape(-1)
 
     def infer(self, attrs: GroupNormAttrs, inputs: Sequence[Value | None]) -> list[TensorType]:
         x = _check_channels(inputs)

@@ -27,6 +27,7 @@ __all__ = [
     "Case",
     "Kernels",
     "Lowering",
+    "NormalForm",
     "OnnxEmitter",
     "OpSpec",
     "QuantContext",
@@ -303,6 +304,34 @@ class TableForm:
     row: Array
 
 
+@dataclass(frozen=True, slots=True)
+class NormalForm:
+    """A normalization over runs of the flat tensor, with the integers that the layer has.
+
+    With ``q`` the input's integers above its zero point, ``d = n q - sum(q)`` and
+    ``V = n sum(q^2) - sum(q)^2`` (no sums taken off where it is not centred):
+    ``R = isqrt(4^half V + epsilon)``, ``t = round(2^(half + fraction) d / R)``, and
+    ``z + floor((multiplier * t + constant) / 2^shift)`` is the output's integer.
+
+    Attributes:
+        input: the value that is normalized.
+        size: elements of a group.
+        centred: whether the mean is taken off.
+        half, epsilon, fraction, shift: as above.
+        multiplier, constant: integers, which broadcast over the output.
+    """
+
+    input: str
+    size: int
+    centred: bool
+    half: int
+    epsilon: int
+    fraction: int
+    multiplier: NDArray[np.int64]
+    constant: NDArray[np.int64]
+    shift: int
+
+
 # -- sample cases -------------------------------------------------------------------------
 
 
@@ -433,7 +462,7 @@ class OpSpec(Generic[A]):
 
     def real_form(
         self, layer: IntLayer, params: Mapping[str, QuantParams | None]
-    ) -> RealForm | TableForm | Affine:
+    ) -> RealForm | TableForm | NormalForm | Affine:
         """Return the float layer that an integer layer stands for: :meth:`quantize` undone.
 
         Between a ``DequantizeLinear`` of each input and a ``QuantizeLinear`` of the output it

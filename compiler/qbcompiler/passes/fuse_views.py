@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir import Attrs, Graph, NoAttrs, Node
-from ..ops.shapes import TransposeAttrs
+from ..ops.shapes import ReshapeAttrs, TransposeAttrs
 from ..ops.views import BlockAttrs, HeaderViewAttrs, Regroup, patches, shuffled
 from .base import Editor, Rewrite
 
-__all__ = ["FuseBlocks", "FuseHeaderView", "FuseHeaderViewRevert"]
+__all__ = ["FuseBlocks", "FuseHeaderView", "FuseHeaderViewRevert", "FusePatches"]
 
 _RESHAPES = ("Reshape", "Unsqueeze")
 
@@ -117,6 +117,49 @@ class FuseBlocks(_Views):
             if _Squeezed.of(moves(attrs, source)) == found:
                 return _Chain(op, attrs, [split, turn, node])
         return None
+
+
+class FusePatches(_Views):
+    """[N, C, H, W] cut into patches that are tokens, [N, H / h * W / w, C * h * w].
+
+    Cutting is ``OrderedPatchify``; taking its pixels as tokens moves nothing on a device, which
+    stores channels last.
+    """
+
+    name = "fuse_patches"
+    anchors = _RESHAPES
+    needs = ("OrderedPatchify", "Reshape", "Transpose")
+    requires = ("cancel_moves", "fuse_blocks")
+
+    def match(self, graph: Graph, node: Node) -> _Chain | None:
+        turn = graph.producer(node.inputs[0])
+        split = None if turn is None else graph.producer(turn.inputs[0])
+        if turn is None or turn.op != "Transpose" or split is None or split.op not in _RESHAPES:
+            return None
+        source, apart, final = (
+            graph.values[n].shape for n in (split.inputs[0], turn.inputs[0], node.outputs[0])
+        )
+        if len(source) != 4 or len(apart) != 6 or apart[:2] != source[:2]:
+            return None
+        n, c, rows, height, columns, width = apart
+        block, perm = (height, width), _perm(turn)
+        if final != (n, rows * columns, c * height * width) or perm[:3] != (0, 2, 4):
+            return None
+        for block_first, order in ((False, (1, 3, 5)), (True, (3, 5, 1))):
+            if perm[3:] == order and source[2:] == (rows * height, columns * width):
+                attrs = BlockAttrs(block, block_first)
+                return _Chain("OrderedPatchify", attrs, [split, turn, node])
+        return None
+
+    def rewrite(self, match: _Chain, editor: Editor) -> None:
+        graph, (split, turn, last) = editor.graph, match.nodes
+        final, source = graph.values[last.outputs[0]].shape, turn.source
+        x = split.inputs[0]
+        cut = editor.emit(match.op, match.attrs, [x], name=turn.name, at=split, source=source)
+        there = TransposeAttrs((0, 2, 3, 1))
+        name = f"{turn.name}/channels_last"
+        turned = editor.emit("Transpose", there, [cut], name=name, at=turn, source=source)
+        editor.replace(match.nodes, "Reshape", ReshapeAttrs(final), [turned], name=last.name)
 
 
 @dataclass(frozen=True, slots=True)

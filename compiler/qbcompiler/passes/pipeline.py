@@ -15,7 +15,9 @@ from .drop_guards import DropNanGuards
 from .fold_affine import FoldAffineAfter, FoldAffineBefore
 from .fold_constants import FoldConstants
 from .fold_pads import FoldPads
+from .fold_scale_through_moves import FoldScaleThroughMoves
 from .fuse_gelu import FuseGelu
+from .fuse_group_norm import FuseGroupNorm
 from .fuse_hard_sigmoid import FuseHardSigmoid
 from .fuse_hard_swish import FuseHardSwish
 from .fuse_mish import FuseMish, FuseSoftplus
@@ -24,12 +26,14 @@ from .fuse_qdq import FuseQdq
 from .fuse_rotary import FuseRotary
 from .fuse_softmax import FuseSoftmax
 from .fuse_swish import FuseSwish
-from .fuse_views import FuseBlocks, FuseHeaderView, FuseHeaderViewRevert
+from .fuse_views import FuseBlocks, FuseHeaderView, FuseHeaderViewRevert, FusePatches
 from .merge_affine import MergeAffine
 from .merge_clips import MergeClips
 from .merge_slices import MergeSlices
 from .normalize_reductions import KeepReducedDims, SumToMean
 from .sink_reshapes import SinkReshapes
+from .split_heads import SplitHeads
+from .split_linear import SplitLinear
 
 __all__ = ["PIPELINE", "run_pipeline"]
 
@@ -38,6 +42,7 @@ PIPELINE: tuple[GraphPass, ...] = (
     FuseQdq(),
     DeadCode(),
     CommonSubexpressions(),
+    SplitHeads(),
     SinkReshapes(),
     CancelMoves(),
     MergeSlices(),
@@ -49,6 +54,7 @@ PIPELINE: tuple[GraphPass, ...] = (
     FuseSoftmax(),
     FuseLayerNorm(),
     FuseRmsNorm(),
+    FuseGroupNorm(),
     MergeClips(),
     FuseHardSigmoid(),
     FuseHardSwish(),
@@ -59,10 +65,13 @@ PIPELINE: tuple[GraphPass, ...] = (
     FoldPads(),
     FoldAffineAfter(),
     FoldAffineBefore(),
+    SplitLinear(),
+    FoldScaleThroughMoves(),
     MergeAffine(),
     FuseHeaderView(),
     FuseHeaderViewRevert(),
     FuseBlocks(),
+    FusePatches(),
     DeadCode("final_dead_code"),
 )
 

@@ -25,6 +25,9 @@ __all__ = ["main", "render"]
 _KEPT = "Onnx"
 """The IR layer of operators that are kept whole."""
 
+_TAKEN_APART = {"Attention": ("MatMul", "Softmax", "HeaderView", "HeaderViewRevert")}
+"""Layers of operators that the front end reads as the plain operators they stand for."""
+
 _COMMON = ("integer_reason",)
 """Checks that every integer form makes; the introduction says them once."""
 
@@ -80,6 +83,7 @@ def _operators(
     rows = []
     for operator in operators:
         specs = [s for s in registry.claiming(operator.name) if s.name != _KEPT]
+        specs += [registry[s] for s in _TAKEN_APART.get(operator.name, ())]
         name = f"{operator.name} (until opset {operator.since - 1})"
         rows.append(
             [

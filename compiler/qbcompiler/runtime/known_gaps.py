@@ -23,10 +23,6 @@ def _rank(node: Node, graph: Graph, index: int) -> int:
 _GAPS: dict[str, tuple[Check, str]] = {
     "DFT": (lambda node, graph: True, "sums in float32 without a fast transform: 1e-4 off"),
     "STFT": (lambda node, graph: True, "sums in float32 without a fast transform: 1e-4 off"),
-    "Attention": (
-        lambda node, graph: len(node.outputs) > 3,
-        "its optional fourth output is masked at another stage",
-    ),
     "ConvInteger": (
         lambda node, graph: _rank(node, graph, 3) > 0,
         "refuses a weight zero point for each channel",
