@@ -74,6 +74,7 @@ def test_explain_prints_a_page_and_names_the_nearest_code(capsys):
     assert capsys.readouterr().out == error_page("CONFIG_ERROR")
     assert main(["explain"]) == 0
     listed = capsys.readouterr().out
+    assert max(map(len, listed.splitlines())) <= 80
     assert re.findall(r"^[A-Z_]+$", listed, re.MULTILINE) == explained_codes()
     assert main(["explain", "CONFIG_EROR"]) == 2
     assert "did you mean CONFIG_ERROR?" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
 import os
 import signal
@@ -37,6 +38,13 @@ COMMANDS = [
     "export",
     "run",
     "check",
+    "explain",
+    "jobs",
+    "attach",
+    "fetch",
+    "cancel",
+    "login",
+    "logout",
 ]
 
 
@@ -393,6 +401,23 @@ def test_help_fits_eighty_columns(run: Run, command: Sequence[str]) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
     if not command:
         assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_an_error_is_red_on_a_terminal_alone(
+    no_color: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, red in ((Terminal(), not no_color), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setenv("NO_COLOR", no_color)
+        assert main(["info", "--mxq", "absent.mxq"]) == 3
+        head = "ERROR [MODEL_LOAD_ERROR]:"
+        first = stream.getvalue().splitlines()[0]
+        assert first.startswith(f"\x1b[1;31m{head}\x1b[0m " if red else f"{head} ")
 
 
 def test_devices_and_presets(run: Run) -> None:

@@ -146,7 +146,10 @@ def _console(args: Namespace) -> Reporter:
 def _fail(error: QbCompilerError, reporter: Reporter) -> int:
     """Say what is wrong on standard error (and in the protocol) and return the exit code."""
     reporter.error(error)
-    print(f"ERROR [{error.code}]: {_one_line(error.message)}", file=sys.stderr)
+    head = f"ERROR [{error.code}]:"
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        head = f"\x1b[1;31m{head}\x1b[0m"
+    print(f"{head} {_one_line(error.message)}", file=sys.stderr)
     if error.hint:
         print(f"hint: {_one_line(error.hint)}", file=sys.stderr)
     print(f"help: qbcompiler explain {error.code}", file=sys.stderr)

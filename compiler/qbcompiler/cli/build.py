@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from argparse import Namespace
 from typing import Any, cast
 
@@ -108,14 +109,18 @@ def _show(result: api.BuildResult, args: Namespace, reporter: Reporter) -> None:
     for entry in result.files:
         print(f"{entry['kind']:<11}{entry['path']}  {entry['size']:,} bytes")
         if entry["kind"] in ("mxq", "mblt"):
-            print(f"{'':<11}SHA-256 {entry['sha256']}")
+            print(f"{'sha-256':<11}{entry['sha256']}")
     accuracy = result.summary.get("accuracy") or {}
     for output in accuracy.get("outputs", ()):
         top1 = output.get("top1_agreement")
         text = f"SQNR {output['sqnr_db']} dB, cosine {output['cosine']}"
         if top1 is not None:
             text += f", top-1 agreement {top1:.3f}"
-        print(f"{'accuracy':<11}{output['name']}: {text} ({accuracy['samples']} samples)")
+        _print("accuracy", f"{output['name']}: {text} ({accuracy['samples']} samples)")
     seconds = result.summary.get("phase_seconds", {})
     if seconds:
-        print(f"{'seconds':<11}" + ", ".join(f"{k} {v:.2f}" for k, v in seconds.items()))
+        _print("seconds", ", ".join(f"{k} {v:.2f}" for k, v in seconds.items()))
+
+
+def _print(title: str, text: str) -> None:
+    print(textwrap.fill(text, 79, initial_indent=f"{title:<11}", subsequent_indent=" " * 11))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 import sys
+import textwrap
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,8 @@ def run_explain(args: Namespace, reporter: Reporter) -> int:
         pages = {code: _summary(error_page(code)) for code in explained_codes()}
         if not _machine(args, reporter, pages):
             for code, summary in pages.items():
-                print(f"{code}\n  {summary}")
+                print(code)
+                print(textwrap.fill(summary, 79, initial_indent="  ", subsequent_indent="  "))
         return 0
     code = args.code.strip().strip("[]").upper().replace("-", "_")
     try:
@@ -50,9 +51,8 @@ def run_explain(args: Namespace, reporter: Reporter) -> int:
 
 
 def _summary(page: str) -> str:
-    """Return the first sentence of a page."""
-    first = " ".join(page.split("\n\n")[1].split())
-    return re.split(r"(?<=[.:])\s", first, maxsplit=1)[0]
+    """Return the sentence that a page begins with."""
+    return " ".join(page.split("\n\n")[1].split())
 
 
 def _machine(args: Namespace, reporter: Reporter, data: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -16,6 +17,12 @@ __all__ = ["Handler", "build_parser", "key_value", "shape"]
 Handler = Callable[[argparse.Namespace, Any], int]
 
 _EPILOG = """\
+to begin with:
+  qbcompiler validate --model model.onnx --target-device regulus-rb
+  qbcompiler compile --model model.onnx --calib-data-path calibration/ \\
+      --target-device regulus-rb --output model.mxq
+  qbcompiler info --mxq model.mxq
+
 exit codes: 0 done, 2 bad arguments, 3 the model or the data is at fault,
 4 the output cannot be written, 5 out of memory or time, 70 a fault of ours;
 with a compile server also 69 it cannot be reached or is at fault.
@@ -44,6 +51,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise in place of exiting; name what was probably meant."""
         near = self._nearest(message)
+        if near:
+            message = re.sub(r" \(choose from .*\)$", "", message)
         raise ArgumentError(
             message + (f"; did you mean {near}?" if near else ""),
             details={"command": self.prog, "nearest": near},
@@ -65,6 +74,10 @@ class Parser(argparse.ArgumentParser):
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28, width=79)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        # a command's name is not broken at its hyphen
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def shape(text: str) -> tuple[str, list[int]]:
@@ -108,13 +121,17 @@ def build_parser(handlers: dict[str, Handler], prog: str = "qbcompiler") -> Pars
     """
     parser = Parser(
         prog=prog,
-        description="Compile ONNX models for Mobilint NPUs: source model to MBLT to MXQ.",
+        usage=f"{prog} COMMAND …    ({prog} COMMAND --help tells more)",
+        description="Compile ONNX models for Mobilint NPUs: source model to MBLT to MXQ.\n\n"
+        + _command_list(),
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"qbcompiler {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    commands = parser.add_subparsers(
+        prog=prog, metavar="COMMAND", dest="command", required=True, help=argparse.SUPPRESS
+    )
     for name, (summary, fill) in _COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=_capital(summary) + ".")
+        command = commands.add_parser(name, description=_capital(summary) + ".")
         fill(command)
         talk = command.add_argument_group("messages")
         talk.add_argument(
@@ -123,6 +140,23 @@ def build_parser(handlers: dict[str, Handler], prog: str = "qbcompiler") -> Pars
         talk.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
         command.set_defaults(run=handlers[name])
     return parser
+
+
+_GROUPS = {
+    "build": ("compile", "parse", "quantize", "compare"),
+    "look": ("validate", "info", "run", "export", "extract-body", "check"),
+    "ask": ("devices", "presets", "dump-config", "explain"),
+    "compile server": ("jobs", "attach", "fetch", "cancel", "login", "logout"),
+}
+
+
+def _command_list() -> str:
+    """Return the commands, by what they are for."""
+    lines = []
+    for title, names in _GROUPS.items():
+        lines.append(f"{title}:")
+        lines += [f"  {name:<13} {_COMMANDS[name][0]}" for name in names]
+    return "\n".join(lines)
 
 
 def _capital(text: str) -> str:
@@ -212,7 +246,9 @@ def _calibration(command: Parser) -> None:
 def _records(command: Parser, *, report: bool) -> None:
     group = command.add_argument_group("records")
     if report:
-        group.add_argument("--report-path", metavar="FILE", help="write the report (JSON)")
+        group.add_argument(
+            "--report-path", metavar="FILE", help="write the report; a page for a .html, else JSON"
+        )
         group.add_argument(
             "--trace-path",
             metavar="FILE",
@@ -294,7 +330,9 @@ def _parse(command: Parser) -> None:
     _offload(command)
     _source(command, required=False)
     _target(
-        command, scheme=False, help_device="the target device; without it, any device (optional)"
+        command,
+        scheme=False,
+        help_device="the target device (default: none; any may be chosen later)",
     )
     _configuration(command, save=False)
     _records(command, report=False)
@@ -442,7 +480,9 @@ def _jobs(command: Parser) -> None:
         "--state",
         action="append",
         choices=("queued", "running", "succeeded", "failed", "cancelled", "timed_out"),
-        help="only jobs in this state; repeatable",
+        metavar="STATE",
+        help="only jobs that are queued, running, succeeded, failed, cancelled or timed_out; "
+        "repeatable",
     )
     command.add_argument(
         "--label", type=key_value, action="append", metavar="KEY=VALUE", help="only with this label"
