@@ -207,6 +207,12 @@ class Settings(BaseSettings):
     max_worker_losses: int = Field(
         default=3, ge=1, le=100, description="Lost workers before a build fails: WORKER_LOST."
     )
+    outage_seconds: float = Field(
+        default=120.0,
+        ge=0.0,
+        le=3600.0,
+        description="How long a worker goes on while the database or the object store is away.",
+    )
     queue_limit_s: int = Field(
         default=86400, ge=1, le=31_536_000, description="Longest and default wait in the queue."
     )

@@ -62,9 +62,7 @@ class Background:
     def reconcile(self) -> None:
         """Put the queue right once, and clear away what dead workers left on this disk."""
         self._reconciler.run_once()
-        removed = clean_scratch(self._settings)
-        if removed:
-            _log.info("removed %d scratch folders of dead workers", removed)
+        clean_scratch(self._settings)
 
     def _repeat(self, work: Callable[[], object], seconds: float) -> None:
         while True:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from sqlalchemy.exc import DBAPIError
-
-from service.db import BuildStore
+from service.db import DATABASE_ERRORS, BuildStore
 from service.domain import (
     ArtifactKind,
     BuildSpec,
     Claim,
     Failure,
-    HeartbeatAnswer,
     LeaseLost,
     Phase,
     ServiceError,
@@ -29,23 +27,37 @@ from service.domain import (
 )
 from service.settings import Settings
 from service.storage import (
+    ObjectMissing,
     ObjectStore,
     StorageError,
     fetch_calibration,
     fetch_model,
+    scratch_folder,
 )
+from service.storage import clean_scratch as clean_folders
 
-from .engine import Control, Ending, EngineError, Inputs, Outcome, build_command, run_engine
+from .engine import (
+    Control,
+    Ending,
+    EngineError,
+    Inputs,
+    Interrupted,
+    Outcome,
+    build_command,
+    interruptible,
+    kill_marked,
+    run_engine,
+)
 from .engine.command import engine_command, engine_env, engine_sandbox
+from .heart import Heart
+from .reporter import Reporter
 
-__all__ = ["Builder", "scratch_root"]
+__all__ = ["Builder", "clean_scratch", "scratch_root"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_PROGRESS_EVERY = 0.25
-_LOG_EVERY = 0.3
-_LOG_BATCH = 64 << 10
-_STORE_TRIES = 4
 _MEDIA = {
     ArtifactKind.REPORT: "application/json",
     ArtifactKind.CONFIG: "application/json",
@@ -87,7 +99,13 @@ class Builder:
         """
         if self.stopping.is_set():
             return False
-        claim = self.builds.claim(build_id, self.worker)
+        try:
+            claim = self.builds.claim(build_id, self.worker)
+        except DATABASE_ERRORS as exc:
+            # still queued, and the reconciler sends another message; or claimed unseen, and then
+            # the lease runs out
+            _log.warning("build %s cannot be claimed: %s", build_id, exc)
+            return False
         if claim is None:
             _log.info("build %s is not to be claimed", build_id)
             return False
@@ -95,61 +113,89 @@ class Builder:
         try:
             self._attempt(claim)
         except LeaseLost:
-            _log.warning("build %s: lease of attempt %d lost, result dropped", build_id,
-                         claim.fencing)  # fmt: skip
+            _log.warning(
+                "build %s: attempt %d no longer holds the lease; whoever took it decides",
+                build_id,
+                claim.fencing,
+            )
+        except DATABASE_ERRORS:
+            # the lease runs out and the reconciler puts the build back
+            _log.exception("build %s: the database stayed away", build_id)
         return True
 
     def _attempt(self, claim: Claim) -> None:
-        root = scratch_root(self.settings)
-        root.mkdir(parents=True, exist_ok=True)
-        # the folder's name says whose it is, so that the cleaner can tell an orphan
-        scratch = Path(
-            tempfile.mkdtemp(prefix=f"{claim.build.id}.{claim.fencing}.{os.getpid()}.", dir=root)
-        )
-        reporter = _Reporter(self.builds, claim, scratch / "log.txt", self.settings.max_log_bytes)
         control = self._control(claim)
         try:
-            with _Heart(self, claim, control, reporter):
-                outcome = self._make(claim, scratch, control, reporter)
-                if outcome.ending is Ending.SUCCEEDED:
-                    self._succeed(claim, outcome, reporter)
-                    return
-            self._end(claim, outcome, reporter)
-        except LeaseLost:
+            with scratch_folder(
+                scratch_root(self.settings), f"{claim.build.id}.{claim.fencing}."
+            ) as scratch:
+                reporter = Reporter(
+                    self.builds, claim, scratch / "log.txt", self.settings.max_log_bytes
+                )
+                try:
+                    with Heart(self.settings, self.builds, claim, control, reporter):
+                        self._work(claim, scratch, control, reporter)
+                finally:
+                    reporter.close()
+        except OSError as exc:
+            # no folder to work in
+            failure = _storage_failure(exc)
+            self._settle(lambda: self.builds.fail(claim, failure))
+
+    def _work(self, claim: Claim, scratch: Path, control: Control, reporter: Reporter) -> None:
+        try:
+            outcome = self._make(claim, scratch, control, reporter)
+            if outcome.ending is Ending.SUCCEEDED:
+                self._succeed(claim, outcome, control, reporter)
+                return
+        except Interrupted as exc:
+            outcome = exc.outcome
+        except (LeaseLost, *DATABASE_ERRORS):
             raise
         except (StorageError, ServiceError, OSError) as exc:
-            reporter.flush()
-            self.builds.fail(claim, _storage_failure(exc))
-        except DBAPIError:
-            # the database is away: the lease runs out and the reconciler puts the build back
-            _log.exception("build %s: the database failed", claim.build.id)
+            outcome = Outcome(Ending.FAILED, failure=_storage_failure(exc))
         except Exception:
             _log.exception("build %s: a fault of ours", claim.build.id)
-            reporter.flush()
-            self.builds.fail(
-                claim,
-                Failure(
+            outcome = Outcome(
+                Ending.FAILED,
+                failure=Failure(
                     "INTERNAL_ERROR",
                     "a fault of the worker's; its log has the details",
                     details={"attempt": claim.fencing},
                 ),
             )
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        reporter.flush()
+        self._settle(lambda: self._end(claim, outcome))
+
+    def _settle(self, write: Callable[[], object]) -> None:
+        """Write an end; a database that is away for a while must not cost the work that was done.
+
+        A repeated write does no harm: it goes through only while the attempt holds the build.
+        """
+        until = time.monotonic() + self.settings.outage_seconds
+        pause = 0.1
+        while True:
+            try:
+                write()
+                return
+            except DATABASE_ERRORS as exc:
+                if time.monotonic() > until or self.stopping.is_set():
+                    raise
+                _log.warning("the end of an attempt is not written yet: %s", exc)
+            time.sleep(pause)
+            pause = min(2 * pause, 2.0)
 
     def _control(self, claim: Claim) -> Control:
         return Control(
-            stop=self.stopping if not self.stopping.is_set() else threading.Event(),
+            stop=self.stopping,
             run_limit_s=claim.build.run_limit_s,
             memory_limit_mb=claim.build.memory_limit_mb or self.settings.memory_limit_mb,
             disk_limit_mb=self.settings.disk_limit_mb,
         )
 
-    def _make(self, claim: Claim, scratch: Path, control: Control, reporter: _Reporter) -> Outcome:
+    def _make(self, claim: Claim, scratch: Path, control: Control, reporter: Reporter) -> Outcome:
         spec = claim.build.spec
-        inputs = self._fetch(spec, scratch)
-        if control.cancel.is_set():
-            return Outcome(Ending.CANCELLED)
+        inputs = self._fetch(spec, scratch, control)
         try:
             engine = engine_command(self.settings, spec.engine)
         except EngineError as exc:
@@ -175,17 +221,60 @@ class Builder:
             return None
         return self.settings.data_dir / "cache" / claim.build.project
 
-    def _fetch(self, spec: BuildSpec, scratch: Path) -> Inputs:
+    def _fetch(self, spec: BuildSpec, scratch: Path, control: Control) -> Inputs:
         output = scratch / "out"
         output.mkdir()
-        model = fetch_model(self.store, spec.model, scratch / "model")
-        calibration = None
-        if spec.calibration is not None:
-            calibration = fetch_calibration(self.store, spec.calibration, scratch / "calibration")
-        return Inputs(model, calibration, output)
 
-    def _succeed(self, claim: Claim, outcome: Outcome, reporter: _Reporter) -> None:
-        self.builds.progress(claim, phase=Phase.STORE)
+        def fetch() -> Inputs:
+            folder = Path(tempfile.mkdtemp(dir=scratch, prefix="in"))
+            try:
+                model = fetch_model(self.store, spec.model, folder / "model")
+                calibration = None
+                if spec.calibration is not None:
+                    calibration = fetch_calibration(
+                        self.store, spec.calibration, folder / "calibration"
+                    )
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            # the compiler sees whole inputs only, and names that are the same at each try
+            for part in folder.iterdir():
+                part.rename(scratch / part.name)
+            folder.rmdir()
+            return Inputs(
+                scratch / model.relative_to(folder),
+                None if calibration is None else scratch / calibration.relative_to(folder),
+                output,
+            )
+
+        return self._patiently(fetch, control)
+
+    def _patiently(self, work: Callable[[], T], control: Control) -> T:
+        """Move files; an object store that is away for a while is tried again.
+
+        Raises:
+            Interrupted: the attempt must end.
+            StorageError: the store stayed away, or an object is not there.
+        """
+        until = time.monotonic() + self.settings.outage_seconds
+        pause = 0.2
+        while True:
+            try:
+                return interruptible(work, control)
+            except ObjectMissing:
+                raise
+            except StorageError as exc:
+                if time.monotonic() > until:
+                    raise
+                _log.warning("storage failed, to be tried again: %s", exc)
+            interruptible(partial(time.sleep, pause), control)
+            pause = min(2 * pause, 5.0)
+
+    def _succeed(
+        self, claim: Claim, outcome: Outcome, control: Control, reporter: Reporter
+    ) -> None:
+        with contextlib.suppress(*DATABASE_ERRORS):
+            self.builds.progress(claim, phase=Phase.STORE)
         reporter.flush()
         files = []
         for file in outcome.files:
@@ -193,29 +282,26 @@ class Builder:
                 continue
             kind = ArtifactKind(file.kind)
             name = _artifact_name(kind, file.path)
-            self._store(file.path, file.sha256)
+            self._store(file.path, file.sha256, control)
             files.append(_stored(kind, name, file.sha256, file.size))
         log = reporter.finish()
         if log is not None:
             path, sha256, size = log
-            self._store(path, sha256)
+            self._store(path, sha256, control)
             files.append(_stored(ArtifactKind.LOG, "log.txt", sha256, size))
-        self.builds.succeed(claim, files, dict(outcome.summary), outcome.usage)
+        summary = dict(outcome.summary)
+        self._settle(lambda: self.builds.succeed(claim, files, summary, outcome.usage))
 
-    def _store(self, path: Path, sha256: str) -> None:
-        """Store a file; an object store that is away for a moment is tried again."""
-        for attempt in range(_STORE_TRIES):
-            try:
+    def _store(self, path: Path, sha256: str, control: Control) -> None:
+        def store() -> None:
+            # an earlier try may have stored it and failed on what came after
+            if path.exists() or self.store.size(sha256) is None:
                 self.store.put_file(path, sha256)
-                return
-            except StorageError:
-                if attempt + 1 == _STORE_TRIES or not path.exists():
-                    raise
-                time.sleep(0.5 * 2**attempt)
 
-    def _end(self, claim: Claim, outcome: Outcome, reporter: _Reporter) -> None:
+        self._patiently(store, control)
+
+    def _end(self, claim: Claim, outcome: Outcome) -> None:
         failure = outcome.failure
-        reporter.flush()
         match outcome.ending:
             case Ending.CANCELLED:
                 self.builds.cancelled(claim, outcome.usage)
@@ -255,184 +341,16 @@ def _storage_failure(exc: Exception) -> Failure:
     )
 
 
-class _Reporter:
-    """Sends progress and log lines on, a few times a second; keeps the log as a file too."""
-
-    def __init__(self, builds: BuildStore, claim: Claim, path: Path, limit: int) -> None:
-        self._builds = builds
-        self._claim = claim
-        self._path = path
-        self._limit = limit
-        self._file = path.open("wb")
-        self._written = 0
-        self._lines: list[str] = []
-        self._bytes = 0
-        self._next_log = 0.0
-        self._next_progress = 0.0
-        self._phase: Phase | None = None
-        self._pending: tuple[Phase, int | None, int | None, str | None] | None = None
-        self.lost = False
-
-    def progress(
-        self, phase: Phase, current: int | None, total: int | None, message: str | None
-    ) -> None:
-        now = time.monotonic()
-        if phase is self._phase and current is None:
-            return
-        self._pending = (phase, current, total, message)
-        if phase is not self._phase or now >= self._next_progress:
-            self._send_progress(now)
-
-    def log(self, line: str) -> None:
-        data = line.encode("utf-8", "replace") + b"\n"
-        if self._written >= self._limit:
-            return
-        self._written += len(data)
-        self._file.write(data)
-        self._lines.append(line)
-        self._bytes += len(data)
-        if self._bytes >= _LOG_BATCH:
-            self._send_log(time.monotonic())
-
-    def tick(self) -> None:
-        now = time.monotonic()
-        if self._lines and now >= self._next_log:
-            self._send_log(now)
-        if self._pending is not None and now >= self._next_progress:
-            self._send_progress(now)
-
-    def flush(self) -> None:
-        """Send what waits."""
-        now = time.monotonic()
-        if self._lines:
-            self._send_log(now)
-        if self._pending is not None:
-            self._send_progress(now)
-
-    def finish(self) -> tuple[Path, str, int] | None:
-        """Close the log file; return its path, SHA-256 and size, None when it is empty."""
-        import hashlib
-
-        self._file.close()
-        if not self._written:
-            return None
-        with self._path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return self._path, digest, self._path.stat().st_size
-
-    def _send_log(self, now: float) -> None:
-        text = "\n".join(self._lines) + "\n"
-        self._lines, self._bytes = [], 0
-        self._next_log = now + _LOG_EVERY
-        self._send(lambda: self._builds.append_log(self._claim, text))
-
-    def _send_progress(self, now: float) -> None:
-        assert self._pending is not None
-        phase, current, total, message = self._pending
-        self._pending, self._phase = None, phase
-        self._next_progress = now + _PROGRESS_EVERY
-        self._send(
-            lambda: self._builds.progress(
-                self._claim, phase=phase, current=current, total=total, message=message
-            )
-        )
-
-    def _send(self, write: Callable[[], None]) -> None:
-        """Write; a lost lease shows at the end, and a database away for a moment costs a line."""
-        if self.lost:
-            return
-        try:
-            write()
-        except LeaseLost:
-            self.lost = True
-        except DBAPIError as exc:
-            _log.warning("build %s: progress not written: %s", self._claim.build.id, exc)
-
-
-class _Heart:
-    """Beats while an attempt runs: extends the lease, learns of a cancel and of new limits."""
-
-    def __init__(
-        self, builder: Builder, claim: Claim, control: Control, reporter: _Reporter
-    ) -> None:
-        self._builder = builder
-        self._claim = claim
-        self._control = control
-        self._reporter = reporter
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
-
-    def __enter__(self) -> _Heart:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        settings = self._builder.settings
-        lease_ends = time.monotonic() + settings.lease_seconds
-        while not self._done.wait(settings.heartbeat_seconds):
-            try:
-                answer = self._builder.builds.heartbeat(self._claim)
-            except LeaseLost:
-                self._abandon()
-                return
-            except Exception as exc:
-                # away for a moment; once the lease is over another worker may have the build
-                _log.warning("build %s: heartbeat failed: %s", self._claim.build.id, exc)
-                if time.monotonic() > lease_ends:
-                    self._abandon()
-                    return
-                continue
-            lease_ends = time.monotonic() + settings.lease_seconds
-            self._learn(answer)
-
-    def _abandon(self) -> None:
-        self._reporter.lost = True
-        # not the worker's own event: only this run ends
-        self._control.stop = _set_event()
-
-    def _learn(self, answer: HeartbeatAnswer) -> None:
-        self._control.run_limit_s = answer.run_limit_s
-        self._control.memory_limit_mb = (
-            answer.memory_limit_mb or self._builder.settings.memory_limit_mb
-        )
-        if answer.cancel_requested:
-            self._control.cancel.set()
-
-
-def _set_event() -> threading.Event:
-    event = threading.Event()
-    event.set()
-    return event
-
-
 def clean_scratch(settings: Settings) -> int:
-    """Remove folders of attempts whose worker process is gone; return how many.
+    """Remove what attempts of dead workers left: folders, and processes that live on.
 
-    A folder's name ends with the worker's process id and a random part; folders of other hosts
-    that share the disk are left to their own workers.
+    Returns how many folders there were. Those of other hosts that share the disk are left alone as
+    long as their workers hold them.
     """
-    root = scratch_root(settings)
-    removed = 0
-    if not root.is_dir():
-        return 0
-    for folder in root.iterdir():
-        parts = folder.name.split(".")
-        if len(parts) == 4 and parts[2].isdigit() and not _alive(int(parts[2])):
-            with contextlib.suppress(OSError):
-                shutil.rmtree(folder)
-                removed += 1
-    return removed
+    return clean_folders(scratch_root(settings), "bld_", before=_kill_strays)
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _kill_strays(folder: Path) -> None:
+    killed = kill_marked(str(folder))
+    if killed:
+        _log.warning("killed %d processes that a lost compiler had left", killed)

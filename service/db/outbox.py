@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from .engine import Database
@@ -21,7 +21,7 @@ __all__ = ["Message", "OutboxDispatcher", "Sender", "owe_message"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_DELAY_S = 30
+_MAX_DELAY_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,14 @@ class OutboxDispatcher:
             due = list(
                 session.execute(
                     select(OutboxRow)
-                    .where(OutboxRow.not_before <= now)
+                    .where(
+                        or_(
+                            OutboxRow.not_before <= now,
+                            # written before the clock was set back
+                            OutboxRow.tries == 0,
+                            OutboxRow.not_before > now + timedelta(seconds=2 * _MAX_DELAY_S),
+                        )
+                    )
                     .order_by(OutboxRow.id)
                     .limit(limit)
                 ).scalars()

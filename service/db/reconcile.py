@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -23,6 +26,7 @@ __all__ = ["ReconcileReport", "Reconciler"]
 _log = logging.getLogger(__name__)
 
 _BATCH = 200
+_CLOCK_SLACK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +52,53 @@ class ReconcileReport:
         )
 
 
+class Steadiness:
+    """Says whether the database has been there, and its clock even, for the length of a lease.
+
+    Args:
+        lease_s: how long a lease lasts.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._hold_until = 0.0
+        self._last: tuple[float, datetime] | None = None
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Wrap a look at the database: one that fails makes the next ones careful."""
+        try:
+            yield
+        except BaseException:
+            self._hold_until = float("inf")
+            raise
+
+    def at(self, now: datetime) -> bool:
+        """Take note of the database's time, and say whether leases can be trusted."""
+        mono = time.monotonic()
+        jumped = self._last is not None and (
+            (now - self._last[1]).total_seconds() - (mono - self._last[0]) > self._lease_s / 2
+        )
+        self._last = mono, now
+        if jumped or self._hold_until == float("inf"):
+            self._hold_until = mono + self._lease_s
+        return mono >= self._hold_until
+
+
 class Reconciler:
     """Compares the database with what should be.
 
     Each build is put right in a transaction of its own, which looks again under the build's lock,
     so that two reconcilers, or one and a worker that comes back, never do it twice.
+
+    A lease that looks over proves nothing right after the database was away or its clock jumped:
+    no worker could extend one. The reconciler then leaves leases alone for the length of one.
     """
 
     def __init__(self, db: Database, policy: LeasePolicy | None = None) -> None:
         self._db = db
         self._policy = policy or LeasePolicy()
+        self._steady = Steadiness(self._policy.lease_seconds)
 
     def run_once(self) -> ReconcileReport:
         """Look once at everything."""
@@ -65,7 +106,9 @@ class Reconciler:
         lost: list[str] = []
         cancelled: list[str] = []
         into = {State.QUEUED: requeued, State.FAILED: lost, State.CANCELLED: cancelled}
-        for build_id in self._lost_leases():
+        with self._steady.look():
+            lost_leases = self._lost_leases()
+        for build_id in lost_leases:
             state = self._each(build_id, self._recover)
             if state is not None:
                 into[state].append(build_id)
@@ -110,6 +153,12 @@ class Reconciler:
     def _lost_leases(self) -> list[str]:
         with self._db.read() as session:
             now = self._db.now(session)
+            ahead = self._is_ahead(session, now)
+        if ahead:
+            self._set_back()
+        if not self._steady.at(now):
+            return []
+        with self._db.read() as session:
             return list(
                 session.execute(
                     select(BuildRow.id)
@@ -118,6 +167,45 @@ class Reconciler:
                     .limit(_BATCH)
                 ).scalars()
             )
+
+    def _is_ahead(self, session: Session, now: datetime) -> bool:
+        """Whether there are times from before the clock was set back."""
+        return any(
+            session.execute(select(table.id).where(*where).limit(1)).scalar_one_or_none()
+            for table, where in self._ahead_of(now)
+        )
+
+    def _ahead_of(self, now: datetime) -> list[tuple[type[BuildRow] | type[JobRow], list[Any]]]:
+        soon = now + timedelta(seconds=_CLOCK_SLACK_S)
+        lease = timedelta(seconds=self._policy.lease_seconds)
+        running, queued = State.RUNNING.value, State.QUEUED.value
+        return [
+            # twice: another process may have longer leases
+            (BuildRow, [BuildRow.state == running, BuildRow.lease_until > soon + 2 * lease]),
+            (BuildRow, [BuildRow.state == queued, BuildRow.announced_at > soon]),
+            (JobRow, [JobRow.state == queued, JobRow.queued_at > soon]),
+        ]
+
+    def _set_back(self) -> None:
+        """Take times that lie too far ahead for ones from now: waits end as they should."""
+        with self._db.write() as session:
+            now = self._db.now(session)
+            lease_until = now + timedelta(seconds=self._policy.lease_seconds)
+            (_, leases), (_, messages), (_, waits) = self._ahead_of(now)
+            for where, values in (
+                (leases, {"lease_until": lease_until}),
+                (messages, {"announced_at": now}),
+            ):
+                session.execute(
+                    update(BuildRow)
+                    .where(*where)
+                    .values(**values)
+                    .execution_options(synchronize_session=False)
+                )
+            for job in session.execute(select(JobRow).where(*waits).limit(_BATCH)).scalars():
+                job.queued_at = now
+                job.queue_deadline = now + timedelta(seconds=job.queue_limit_s)
+        _log.warning("the clock was set back: leases and waits count from now")
 
     def _recover(self, session: Session, build_id: str) -> State | None:
         row = lock_build(session, BuildRow.id == build_id)

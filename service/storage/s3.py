@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import boto3
+from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
@@ -177,5 +178,6 @@ def _errors(what: str, sha256: str = "") -> Iterator[None]:
         raise StorageError(
             f"cannot {what}: the object store answered {code or 'an error'}"
         ) from exc
-    except BotoCoreError as exc:
+    # the transfer manager has errors of its own
+    except (BotoCoreError, Boto3Error) as exc:
         raise StorageError(f"cannot {what}: {type(exc).__name__}") from exc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
 import threading
 import time
@@ -34,7 +35,7 @@ from service.domain import (
     State,
 )
 from service.settings import EngineSettings, Settings
-from service.storage import LocalStore
+from service.storage import LocalStore, scratch_folder
 from worker.build import Builder, clean_scratch, scratch_root
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -273,10 +274,21 @@ def test_an_unknown_engine_is_named(house: Make) -> None:
 
 
 def test_scratch_of_dead_workers_is_cleared(house: Make) -> None:
+    """A dead worker's folder goes, and what its compiler had started; a living one's stays."""
     h = house("good")
     root = scratch_root(h.settings)
-    (root / "bld_x.1.999999999.abc").mkdir(parents=True)
-    mine = root / f"bld_x.1.{__import__('os').getpid()}.abc"
-    mine.mkdir()
-    assert clean_scratch(h.settings) == 1
-    assert [p.name for p in root.iterdir()] == [mine.name]
+    left = root / "bld_x.1.abc"
+    left.mkdir(parents=True)
+    stray = subprocess.Popen(["sleep", "60"], env={"QBCOMPILER_RUN": str(left)})
+    other = subprocess.Popen(["sleep", "60"], env={"QBCOMPILER_RUN": f"{left}d"})
+    try:
+        with scratch_folder(root, "bld_x.2.") as mine:
+            assert clean_scratch(h.settings) == 1
+            assert list(root.iterdir()) == [mine]
+        assert stray.wait(5) == -9
+        assert other.poll() is None
+    finally:
+        for process in (stray, other):
+            process.kill()
+            process.wait()
+    assert not list(root.iterdir())

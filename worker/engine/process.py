@@ -6,15 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,10 +20,11 @@ import psutil
 from service.domain import Failure, Phase, Usage
 from worker.sandbox import Sandbox
 
+from .control import Control
 from .outcome import Ending, EngineFile, Outcome
 from .protocol import Lines, Progress, Result, Said, read_line
 
-__all__ = ["Control", "Sink", "launch_command", "run_engine"]
+__all__ = ["Sink", "kill_marked", "launch_command", "run_engine"]
 
 _TICK = 0.1
 _READ = 1 << 16
@@ -60,25 +58,6 @@ class Sink(Protocol):
         ...
 
 
-@dataclass
-class Control:
-    """What may change while an engine runs; set from any thread.
-
-    Attributes:
-        cancel: set to kill the engine because nobody wants the build any more.
-        stop: set to kill the engine because the worker stops or has lost its lease.
-        run_limit_s, memory_limit_mb, disk_limit_mb: the bounds; None for none.
-        grace_s: time between SIGTERM and SIGKILL.
-    """
-
-    cancel: threading.Event = field(default_factory=threading.Event)
-    stop: threading.Event = field(default_factory=threading.Event)
-    run_limit_s: float | None = None
-    memory_limit_mb: int | None = None
-    disk_limit_mb: int | None = None
-    grace_s: float = 0.8
-
-
 def run_engine(
     command: Sequence[str],
     *,
@@ -93,7 +72,8 @@ def run_engine(
 
     Args:
         command: the engine with all its arguments.
-        scratch: the engine's working folder; measured against the disk limit.
+        scratch: the engine's working folder; measured against the disk limit. Its path marks the
+            engine's processes, for :func:`kill_marked`.
         output: folder, below ``scratch``, in which results must lie.
         env: the whole environment.
         control: limits, and the events that stop the run.
@@ -101,7 +81,7 @@ def run_engine(
         sandbox: what the engine may touch beyond ``scratch``; None for no bound.
     """
     try:
-        return _Run(command, scratch, output, env, control, sink, sandbox).run()
+        run = _Run(command, scratch, output, env, control, sink, sandbox)
     except OSError as exc:
         return Outcome(
             Ending.FAILED,
@@ -111,6 +91,23 @@ def run_engine(
                 hint="qbserver doctor says which engines run",
             ),
         )
+    return run.run()
+
+
+def kill_marked(mark: str) -> int:
+    """Kill every process that an engine left behind; return how many there were.
+
+    They are known by the path of the engine's scratch folder, in the environment that they
+    inherited: a child may have left the engine's process group, and outlives a worker that was
+    killed.
+    """
+    killed = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                process.kill()
+                killed += 1
+    return killed
 
 
 def launch_command(
@@ -163,7 +160,7 @@ class _Run:
         self._peak = 0
         self._usage = Usage()
         self._oom_kills = _oom_kills()
-        self._mark = secrets.token_hex(8)
+        self._mark = str(scratch)
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             launch_command(command, scratch, sandbox, control),
@@ -219,7 +216,7 @@ class _Run:
                     if now >= next_disk:
                         next_disk = now + _DISK_EVERY
                         self._check_disk()
-                    self._check_limits(now)
+                    self._check_limits()
                     if self._why is not None:
                         self._signal(signal.SIGTERM)
                         killed_at = now
@@ -316,21 +313,9 @@ class _Run:
                 hint="the operator can raise QB_DISK_LIMIT_MB",
             )
 
-    def _check_limits(self, now: float) -> None:
-        if self._why is not None:
-            return
-        if self._control.cancel.is_set():
-            self._why = Ending.CANCELLED
-        elif self._control.stop.is_set():
-            self._why = Ending.LOST
-        elif (limit := self._control.run_limit_s) is not None and now - self._started > limit:
-            self._why = Ending.TIMED_OUT
-            self._reason = Failure(
-                "JOB_TIMEOUT",
-                f"the build ran longer than its limit of {limit:g} s",
-                details={"limit": "run_s", "run_s": limit},
-                hint="ask for a higher limits.run_s, or use fewer calibration samples",
-            )
+    def _check_limits(self) -> None:
+        if self._why is None and (found := self._control.verdict()) is not None:
+            self._why, self._reason = found
 
     # ending -------------------------------------------------------------------------------
 
@@ -352,15 +337,9 @@ class _Run:
             os.killpg(self._group, number)
 
     def _kill_group(self) -> None:
-        """Kill what the engine left behind, children in groups of their own included.
-
-        Those are known by a mark in the environment that they inherited.
-        """
+        """Kill what the engine left behind, children in groups of their own included."""
         self._signal(signal.SIGKILL)
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.pid != self._process.pid and process.environ().get(_MARK) == self._mark:
-                    process.kill()
+        kill_marked(self._mark)
 
     def _judge(self, code: int) -> Outcome:
         def end(ending: Ending, failure: Failure | None = None, **more: Any) -> Outcome:
@@ -395,8 +374,11 @@ class _Run:
             )
         try:
             files = tuple(self._check_file(f) for f in self._result.files)
-        except ValueError as exc:
+        except (ValueError, RuntimeError) as exc:
             return end(Ending.FAILED, Failure("INTERNAL_ERROR", f"the engine's result: {exc}"))
+        except OSError as exc:
+            text = f"the engine's result cannot be read: {exc.strerror}"
+            return end(Ending.FAILED, Failure("INTERNAL_ERROR", text))
         return end(Ending.SUCCEEDED, files=files, summary=self._result.summary)
 
     def _killed(self, number: int) -> tuple[Ending, Failure]:
