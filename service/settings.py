@@ -19,7 +19,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from .domain import LeasePolicy
+from .domain import LeasePolicy, Network
 
 __all__ = [
     "BUILTIN_ENGINE",
@@ -274,6 +274,30 @@ class Settings(BaseSettings):
     link_max_seconds: int = Field(
         default=30 * 86400, ge=60, description="Longest life of a download link."
     )
+    webhook_allowed_networks: tuple[Network, ...] = Field(
+        default=(),
+        description="Networks that webhooks may be sent to although they are loopback, private or "
+        'link-local, JSON: `["10.1.0.0/16"]`.',
+    )
+    webhook_tries: int = Field(
+        default=10,
+        ge=1,
+        le=50,
+        description="Tries to deliver a webhook until it has failed.",
+    )
+    webhook_retry_seconds: float = Field(
+        default=5.0,
+        ge=0.01,
+        le=3600.0,
+        description="Pause after a webhook's first try; each later one is four times as long, up "
+        "to six hours.",
+    )
+    webhook_timeout_seconds: float = Field(
+        default=10.0, ge=0.1, le=60.0, description="Longest that a webhook's receiver may take."
+    )
+    webhook_concurrency: int = Field(
+        default=8, ge=1, le=100, description="Webhooks that one service delivers at a time."
+    )
     log_level: str = Field(
         default="info",
         pattern="^(debug|info|warning|error)$",
@@ -482,7 +506,7 @@ def settings_table() -> str:
 
 def _default_text(field: Any) -> str:
     value = field.get_default(call_default_factory=True)
-    if value is None or value == "" or value == {}:
+    if value is None or value in ("", {}, ()):
         return "unset"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -21,12 +21,15 @@ from ..db import (
     JobStore,
     ModelStore,
     OutboxDispatcher,
+    RetryPolicy,
     Sender,
     TokenStore,
+    WebhookStore,
     current_revision,
     head_revision,
     run_migrations,
 )
+from ..domain import WebhookSigner
 from ..engines import list_engines
 from ..settings import Mode, Settings, SettingsError, get_settings
 from ..storage import clean_scratch, open_store
@@ -43,9 +46,11 @@ from . import (
     page,
     problems,
     records,
+    webhooks,
 )
 from .context import Broker, Context
 from .description import install_description
+from .hooks import WebhookPump
 from .metrics import Metrics
 from .middleware import RequestMiddleware
 from .pump import OutboxPump
@@ -71,6 +76,7 @@ _TAGS: list[dict[str, Any]] = [
     {"name": "jobs", "description": "Compile, parse and quantize jobs."},
     {"name": "records", "description": "How packages were made, and making them again."},
     {"name": "artifacts", "description": "What jobs made, and links to it."},
+    {"name": "webhooks", "description": "Messages about ended jobs, and their deliveries."},
     {"name": "catalogue", "description": "What can be asked for."},
     {"name": "health", "description": "For operators."},
 ]
@@ -91,10 +97,12 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
         app.state.qb = context
         context.watcher.start()
         context.pump.start()
+        context.webhook_pump.start()
         try:
             yield
         finally:
             await context.watcher.stop()
+            await asyncio.to_thread(context.webhook_pump.stop)
             await asyncio.to_thread(context.pump.stop)
             await asyncio.to_thread(context.db.close)
 
@@ -126,6 +134,7 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
         records.key_router,
         artifacts.router,
         artifacts.link_router,
+        webhooks.router,
         catalogue.router,
         health.router,
         page.router,
@@ -164,6 +173,16 @@ def _context(settings: Settings, sender: Sender | None, db: Database) -> Context
         sender = broker = CelerySender(settings)
     jobs_store = JobStore(db)
     policy = settings.lease_policy()
+    hooks = WebhookStore(
+        db,
+        RetryPolicy(
+            tries=settings.webhook_tries,
+            first_s=settings.webhook_retry_seconds,
+            # resolving a name may take longer than a try
+            lease_s=settings.webhook_timeout_seconds + 90,
+        ),
+    )
+    webhook_signer = WebhookSigner(settings.signing_key())
     watcher = Watcher(
         jobs_store.event_numbers,
         jobs_store.build_events,
@@ -197,6 +216,15 @@ def _context(settings: Settings, sender: Sender | None, db: Database) -> Context
         pump=OutboxPump(OutboxDispatcher(db, sender)),
         broker=broker,
         signer=LinkSigner(settings.signing_key()),
+        webhooks=hooks,
+        webhook_signer=webhook_signer,
+        webhook_pump=WebhookPump(
+            hooks,
+            webhook_signer,
+            allowed=settings.webhook_allowed_networks,
+            seconds=settings.webhook_timeout_seconds,
+            concurrency=settings.webhook_concurrency,
+        ),
         statements=statement_signer(settings),
         metrics=Metrics(gauges),
     )

@@ -19,11 +19,13 @@ from ..db import (
     JobStore,
     ModelStore,
     TokenStore,
+    WebhookStore,
 )
-from ..domain import DEFAULT_PROJECT, Role, ServiceError
+from ..domain import DEFAULT_PROJECT, Role, ServiceError, WebhookSigner
 from ..engines import Engine
 from ..settings import Settings
 from ..storage import ObjectStore
+from .hooks import WebhookPump
 from .metrics import Metrics
 from .pump import OutboxPump
 from .signing import LinkSigner
@@ -67,6 +69,9 @@ class Context:
     pump: OutboxPump
     broker: Broker | None
     signer: LinkSigner
+    webhooks: WebhookStore
+    webhook_signer: WebhookSigner
+    webhook_pump: WebhookPump
     statements: StatementSigner | None
     metrics: Metrics
 

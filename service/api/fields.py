@@ -24,6 +24,7 @@ __all__ = [
     "ArtifactId",
     "CalibrationId",
     "Cursor",
+    "DeliveryId",
     "JobId",
     "LabelFilter",
     "Labels",
@@ -85,6 +86,9 @@ CalibrationId = Annotated[
 JobId = Annotated[str, Path(pattern=id_pattern(IdKind.JOB), description="A job's id.")]
 ArtifactId = Annotated[
     str, Path(pattern=id_pattern(IdKind.ARTIFACT), description="An artifact's id.")
+]
+DeliveryId = Annotated[
+    str, Path(pattern=id_pattern(IdKind.WEBHOOK), description="A webhook delivery's id.")
 ]
 LinkId = Annotated[str, Path(pattern=id_pattern(IdKind.LINK), description="A link's id.")]
 Limit = Annotated[int, Query(ge=1, le=200, description="Most items of the page.")]

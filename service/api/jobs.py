@@ -134,6 +134,7 @@ def submit(
             mblt_id=body.mblt_id,
             calibration_id=body.calibration_id,
             retry_of=retry_of,
+            webhook_url=body.webhook_url,
             compare_with=compare,
             idempotency_key=idempotency_key,
             request_digest=digest,

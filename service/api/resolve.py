@@ -22,6 +22,8 @@ from ..domain import (
     ModelFormat,
     ModelInput,
     ServiceError,
+    WebhookUrlError,
+    check_webhook_url,
 )
 from ..engines import Engine
 from .context import Context
@@ -59,6 +61,7 @@ def resolve_job(context: Context, project: str, job: JobIn) -> Resolved:
     """
     if len(job.labels) > context.settings.max_labels:
         raise _refuse("/labels", f"at most {context.settings.max_labels} labels")
+    _webhook_rules(context, job)
     engine = _engine(context, job)
     model = _model(context, project, job)
     preset, notes, config = _config(job)
@@ -107,6 +110,20 @@ def _refuse(
         hint=hint,
         errors=[FieldError(pointer, detail, nearest=nearest)],
     )
+
+
+def _webhook_rules(context: Context, job: JobIn) -> None:
+    if job.webhook_url is None:
+        return
+    try:
+        check_webhook_url(job.webhook_url, context.settings.webhook_allowed_networks)
+    except WebhookUrlError as exc:
+        raise _refuse(
+            "/webhook_url",
+            str(exc),
+            hint="give a public https:// URL; QB_WEBHOOK_ALLOWED_NETWORKS lets the server's "
+            "operator allow networks of their own",
+        ) from exc
 
 
 def _engine(context: Context, job: JobIn) -> Engine:

@@ -41,6 +41,7 @@ __all__ = [
     "LinkOut",
     "ModelOut",
     "NearestOut",
+    "Out",
     "PageOut",
     "PortOut",
     "PresetOut",
@@ -230,6 +231,11 @@ class JobIn(BaseModel):
         "again, and say whether the bytes agree. `off`: never share.",
     )
     limits: JobLimits = Field(default_factory=JobLimits)
+    webhook_url: Annotated[str, StringConstraints(min_length=1, max_length=2048)] | None = Field(
+        default=None,
+        description="Where to POST a signed message to (Standard Webhooks) when the job has ended.",
+        examples=["https://ci.example/hooks/qb"],
+    )
     validate_only: bool = Field(
         default=False, description="Only say what would happen; answered with 200."
     )

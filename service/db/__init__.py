@@ -10,6 +10,7 @@ from .paging import Page
 from .reconcile import Reconciler, ReconcileReport
 from .requests import JobFilter, JobView, NewJob, Submission
 from .tokens import TokenStore
+from .webhooks import RetryPolicy, WebhookSecret, WebhookStore
 
 __all__ = [
     "DATABASE_ERRORS",
@@ -29,9 +30,12 @@ __all__ = [
     "Page",
     "ReconcileReport",
     "Reconciler",
+    "RetryPolicy",
     "Sender",
     "Submission",
     "TokenStore",
+    "WebhookSecret",
+    "WebhookStore",
     "current_revision",
     "database_url",
     "head_revision",

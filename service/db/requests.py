@@ -24,6 +24,7 @@ class NewJob:
         priority: 0 (last) to 9 (first).
         queue_limit_s, run_limit_s, memory_limit_mb: limits.
         cache_mode: how to use the cache.
+        webhook_url: where to tell that the job has ended.
         compare_with: build that a refresh is compared with; the one that would answer by default.
         idempotency_key, request_digest, idempotency_hours: makes a repeated request answer with
             the first one's job.
@@ -45,6 +46,7 @@ class NewJob:
     mblt_id: str | None = None
     calibration_id: str | None = None
     retry_of: str | None = None
+    webhook_url: str | None = None
     compare_with: str | None = None
     idempotency_key: str | None = None
     request_digest: str = ""

@@ -214,6 +214,7 @@ def _job_row(new: NewJob, build: BuildRow, answer: CacheAnswer, now: datetime) -
         queue_limit_s=new.queue_limit_s,
         queue_deadline=now + timedelta(seconds=new.queue_limit_s),
         retry_of=new.retry_of,
+        webhook_url=new.webhook_url,
         event_floor=build.event_seq,
         created_at=now,
         queued_at=now,

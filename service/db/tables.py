@@ -36,6 +36,8 @@ __all__ = [
     "OutboxRow",
     "ProjectRow",
     "TokenRow",
+    "WebhookAttemptRow",
+    "WebhookRow",
 ]
 
 _Id = String(40)
@@ -67,6 +69,8 @@ class ProjectRow(Base):
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     created_at: Mapped[datetime]
+    webhook_generation: Mapped[int] = mapped_column(server_default="0")
+    webhook_rotated_at: Mapped[datetime | None]
 
 
 class TokenRow(Base):
@@ -234,6 +238,7 @@ class JobRow(Base):
     queue_deadline: Mapped[datetime]
     failure: Mapped[dict[str, Any] | None]
     retry_of: Mapped[str | None] = mapped_column(_Id)
+    webhook_url: Mapped[str | None] = mapped_column(String(2048))
     event_floor: Mapped[int] = mapped_column(BigInteger)
     event_end: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
@@ -335,3 +340,43 @@ class OutboxRow(Base):
     not_before: Mapped[datetime]
     tries: Mapped[int]
     last_error: Mapped[str | None] = mapped_column(Text)
+
+
+class WebhookRow(Base):
+    """Messages about ended jobs that are owed to receivers, or were delivered."""
+
+    __tablename__ = "webhooks"
+    __table_args__ = (
+        Index("ix_webhooks_due", "state", "not_before"),
+        Index("ix_webhooks_page", "project", "created_at", "id"),
+        Index("ix_webhooks_job", "job_id"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    event: Mapped[str] = mapped_column(String(32))
+    url: Mapped[str] = mapped_column(String(2048))
+    body: Mapped[str] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(_State)
+    tries: Mapped[int]
+    # since the last time that someone asked for it
+    tries_this_time: Mapped[int]
+    not_before: Mapped[datetime]
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class WebhookAttemptRow(Base):
+    """Each try to deliver a message."""
+
+    __tablename__ = "webhook_attempts"
+
+    webhook_id: Mapped[str] = mapped_column(
+        ForeignKey("webhooks.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime]
+    seconds: Mapped[float] = mapped_column(Float)
+    status: Mapped[int | None]
+    error: Mapped[str | None] = mapped_column(Text)

@@ -11,8 +11,9 @@ from sqlalchemy import ColumnElement, CursorResult, Executable, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from ..domain import EventType, State, check_move
+from ..domain import TERMINAL, EventType, State, check_move
 from .tables import BuildRow, EventRow, JobRow
+from .webhooks import owe_webhooks
 
 __all__ = [
     "Draft",
@@ -50,7 +51,8 @@ def write_state(
     """Move rows from one of the expected states to another, and return the ids of those moved.
 
     A compare-and-set: a row whose state is not, or no longer, an expected one stays as it is and
-    is not in the answer.
+    is not in the answer. Whoever asked to be told of a job's end is owed a message by the same
+    transaction.
 
     Raises:
         TransitionError: the table of transitions does not have one of the moves.
@@ -64,7 +66,11 @@ def write_state(
         .returning(table.id)
         .execution_options(synchronize_session=False)
     )
-    return list(session.execute(statement).scalars())
+    moved = list(session.execute(statement).scalars())
+    if table is JobRow and moved and to in TERMINAL:
+        at: datetime = (values or {})["finished_at"]
+        owe_webhooks(session, moved, to, at)
+    return moved
 
 
 def append_events(

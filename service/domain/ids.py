@@ -29,6 +29,7 @@ class IdKind(StrEnum):
     LINK = "lnk"
     TOKEN = "tok"  # noqa: S105 (a prefix)
     REQUEST = "req"
+    WEBHOOK = "msg"
 
 
 def new_id(kind: IdKind) -> str:

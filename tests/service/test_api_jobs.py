@@ -318,6 +318,7 @@ def test_a_failure_is_shown_as_it_is_and_a_retry_builds(live: Live) -> None:
         "code": "UNSUPPORTED_OPERATOR",
         "detail": "layer n1: Foo",
         "hint": "use offload",
+        "help": "/errors/UNSUPPORTED_OPERATOR",
         "retryable": False,
         "details": {"layer": "n1"},
     }
