@@ -334,7 +334,7 @@ def _minilm() -> Task:
 
     return Task(
         path,
-        "vision_transformer",
+        "text_encoder",
         samples(sentences[:middle], 32),
         held_out,
         agreement=same_neighbour,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -33,8 +32,7 @@ def test_the_reference_has_every_field() -> None:
 
 def test_the_yaml_examples_load() -> None:
     text = DOCUMENT.read_text("utf-8").partition(BEGIN)[0]
-    blocks = re.findall(r"(?:^    .*\n)+", text, flags=re.MULTILINE)
-    examples = [textwrap.dedent(b) for b in blocks if re.match(r"    [a-zA-Z]+:", b)]
+    examples = re.findall(r"^```yaml\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     assert len(examples) >= 3
     for example in examples:
         assert CompileConfig.from_data(parse_yaml(example, "example")).settings()

@@ -35,6 +35,7 @@ def test_the_presets_of_the_contract() -> None:
         "llm": None,
         "llm_fast": "llm",
         "multimodal": None,
+        "text_encoder": None,
         "vision_transformer": None,
         "yolo_1280": "detection",
         "yolo_640": "detection",
@@ -43,7 +44,7 @@ def test_the_presets_of_the_contract() -> None:
 
 def test_what_the_vision_presets_set() -> None:
     improved = {
-        "bit": {"innerActivations": 16},
+        "bit": {"innerActivations": 16, "elementwiseActivations": 16},
         "equivalentTransformation": {"crossLayerEqualization": {"apply": True}},
         "hessianQuant": {"apply": True},
         "layerBiasCorrection": {
@@ -237,7 +238,7 @@ def test_the_defaults_have_no_remark() -> None:
 @pytest.mark.parametrize(
     ("data", "pointers"),
     [
-        ({"calibration": {"output": 1}}, ["/calibration/output"]),
+        ({"calibration": {"output": 2}}, ["/calibration/output"]),
         ({"uint8Input": {"apply": True}}, ["/uint8Input"]),
         ({"bufferMode": 2}, ["/bufferMode"]),
         ({"hessianQuant": {"apply": True}}, []),
@@ -264,7 +265,7 @@ def test_the_defaults_have_no_remark() -> None:
         ),
         ({"equivalentTransformation": {"qk": {"apply": True}}}, ["/equivalentTransformation/qk"]),
         (
-            {"calibration": {"layerOverrides": {"output": {"fc*": 1}}}},
+            {"calibration": {"layerOverrides": {"output": {"fc*": 2}}}},
             ["/calibration/layerOverrides/output/fc*"],
         ),
     ],

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qbcompiler.ir import DType, Graph, IntLayer, NoAttrs, Node, QuantParams, TensorType
-from qbcompiler.ops import Case, default_registry
+from qbcompiler.ops import Case, QuantRule, default_registry
 from qbcompiler.ops.affine import affine_tensors, run_affine
 from qbcompiler.ops.common import span_of
 from qbcompiler.ops.fixedpoint import dequantize, quantize, round_scale
@@ -204,6 +204,82 @@ def test_a_table_of_16_bits_saturates_without_bending_what_is_inside() -> None:
     got = lookup(build_table(lambda v: 3.0 * v, source, out), x, out)
     real = np.clip(3.0 * x.astype(np.float64) * source.scale / out.scale, -32768, 32767)
     assert np.abs(got - real).max() <= 0.51
+
+
+@pytest.mark.parametrize("op", ["Ceil", "Hardshrink", "Log", "Sqrt", "Rsqrt", "DivConstant"])
+@pytest.mark.parametrize("out_bits", [8, 16])
+def test_a_function_with_jumps_or_poles_has_every_integer_of_16_bits(
+    op: str, out_bits: int
+) -> None:
+    """Against float64 on all 65536 inputs: half a step, also next to the jump or pole."""
+    spec: Any = REGISTRY[op]
+    case = next(c for c in spec.cases() if c.id not in ("scalar", "channel", "reverse"))
+    case = Case(case.id, case.attrs, [TensorType(DType.FLOAT32, (1 << 16,)), *case.inputs[1:]])
+    graph = case_graph(spec, case)
+    grids = {"x0": params(2.0**-12, -321, 16), "y0": params(2.0**-4, 3, out_bits)}
+    layer = build_layer(spec, graph, grids)
+    assert layer.tensors["table"].shape[-1] == 1 << 16
+    x = np.arange(-32768, 32768).astype(np.int16)
+    got = run_layer(spec, layer, graph, grids, {"x0": x})[0]
+    real = (x.astype(np.float64) + 321) * grids["x0"].scale
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if op == "DivConstant":
+            y = np.where(real == 0, np.inf, 1.0 / real)
+        else:
+            y = spec.function(case.attrs, real)
+    low, high = grids["y0"].qmin, grids["y0"].qmax
+    expected = np.clip(y / grids["y0"].scale + 3, low, high)
+    assert np.abs(got - expected).max() <= 0.5
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_a_recurrent_layer_takes_16_bits_in_and_gives_them(op: str) -> None:
+    """Against the float layer with the integer weights: 2^-10 a step of time (``numerics.md``)."""
+    spec: Any = REGISTRY[op]
+    case = spec.cases()[0]
+    graph = case_graph(spec, case)
+    drawn = draw(graph, case)
+    grids = {n: grid(x, zero_point=True, bits=16) for n, x in drawn.items()}
+    grids["y0"] = params(2.0**-14, 0, 16)
+    layer = build_layer(spec, graph, grids)
+    integers = {n: quantize(x, grids[n]) for n, x in drawn.items()}
+    found = dequantize(run_layer(spec, layer, graph, grids, integers)[0], grids["y0"])
+    form = spec.real_form(_with_attrs(layer, case), grids)
+    for name, data in zip(graph.nodes[0].inputs[1:], form.inputs[1:], strict=True):
+        graph.values[name].data = np.asarray(data)
+    real = {n: dequantize(q, grids[n]).astype(np.float32) for n, q in integers.items()}
+    time = graph.values["x0"].shape[0]
+    assert np.abs(found - run_float(graph, real)[0]).max() <= time * 2.0**-10
+    for threads in (1, 2, 4):
+        got = run_layer(spec, layer, graph, grids, integers, ExactKernels(threads))[0]
+        assert np.array_equal(dequantize(got, grids["y0"]), found)
+
+
+def _with_attrs(layer: IntLayer, case: Case) -> IntLayer:
+    layer.real = case.attrs.to_dict()
+    return layer
+
+
+@pytest.mark.parametrize("name", [s.name for s in REGISTRY.specs])
+def test_every_operator_with_an_integer_form_takes_16_bits(name: str) -> None:
+    """And gives the same bits on 1, 2 and 4 threads."""
+    spec = REGISTRY[name]
+    for case in spec.cases():
+        if case.bound is None:
+            continue
+        graph = case_graph(spec, case)
+        drawn = draw(graph, case)
+        grids = {n: grid(x, zero_point=True, bits=16) for n, x in drawn.items()}
+        integers = {n: quantize(x, grids[n]) for n, x in drawn.items()}
+        made = run_float(graph, drawn)
+        moves = spec.rule_of(graph.nodes[0], graph) is QuantRule.MOVE
+        for out, y in zip(graph.nodes[0].outputs, made, strict=True):
+            grids[out] = grids["x0"] if moves else grid(y, zero_point=True, bits=16)
+        layer = build_layer(spec, graph, grids)
+        expected = run_layer(spec, layer, graph, grids, integers)
+        for threads in (1, 2, 4):
+            got = run_layer(spec, layer, graph, grids, integers, ExactKernels(threads))
+            assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 # -- affine sums --------------------------------------------------------------------------

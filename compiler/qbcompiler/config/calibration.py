@@ -96,8 +96,8 @@ class CalibrationConfig(Section):
     )
     output: Output = Field(
         default=0,
-        description="Scale of a layer's output: 0 one for all, 1 one per channel, 2 sigmoid-"
-        "shaped.",
+        description="Scale of a layer's output: 0 one for all, 1 one per channel, which the "
+        "weights of the layers that read it take up, 2 sigmoid-shaped.",
     )
     mode: Mode = Field(
         default=0,
@@ -276,6 +276,12 @@ class BitConfig(Section):
         description="Bits of a tensor that a convolution, a matrix product or a function makes and "
         "one elementwise function alone reads: it stays inside the accelerator's pipeline, so 16 "
         "bits there widen no multiply-add.",
+    )
+    elementwise_activations: Literal[8, 16] = Field(
+        default=8,
+        description="Bits of tensors that only sums, normalizations, functions, moves and outputs "
+        "read; a convolution or product that reads such a tensor too gets a copy of 8 bits, so "
+        "that no multiply-add becomes wider.",
     )
     auto: _AutoBits = Field(
         default_factory=_AutoBits,

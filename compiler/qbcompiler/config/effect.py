@@ -102,12 +102,14 @@ ACTED_ON: tuple[str, ...] = (
     "/hessianQuant/attributes",
     "/searchWeightScale/apply",
     "/equivalentTransformation/crossLayerEqualization",
+    "/equivalentTransformation/normConv/apply",
     "/bit/layerOverrides/activation16Bits",
     "/bit/layerOverrides/weight16Bits",
     "/bit/layerOverrides/weight8Bits",
     "/bit/layerOverrides/weight4Bits",
     "/bit/auto",
     "/bit/innerActivations",
+    "/bit/elementwiseActivations",
     "/bit/transformer/activation",
     "/bit/transformer/weight",
 )
@@ -121,16 +123,14 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "/calibration/output",
         "warning",
-        "outputs have one scale each (output 0); per-channel and sigmoid-shaped scales are not "
-        "available yet",
-        lambda value: value != 0,
+        "there are no sigmoid-shaped scales; outputs have one scale each, as with output 0",
+        lambda value: value == 2,
     ),
     Gap(
         "/calibration/layerOverrides/output/*",
         "warning",
-        "outputs have one scale each (output 0); per-channel and sigmoid-shaped scales are not "
-        "available yet",
-        lambda value: value != 0,
+        "there are no sigmoid-shaped scales; outputs have one scale each, as with output 0",
+        lambda value: value == 2,
     ),
     Gap("/calibration/groupLut", "warning", "each look-up table has its own exact entries"),
     Gap("/calibration/optimizeLut", "warning", "each look-up table has its own exact entries"),
@@ -175,10 +175,10 @@ GAPS: tuple[Gap, ...] = (
         _applied,
     ),
     Gap("/saveSample", "warning", "samples are not saved yet", _applied),
+    Gap("/equivalentTransformation/normConv/learn", "warning", "the factors are observed", _true),
     *(
         Gap(f"/equivalentTransformation/{name}", "warning", _NO_TRANSFORM, _applied)
         for name in (
-            "normConv",
             "qk",
             "ud",
             "vo",

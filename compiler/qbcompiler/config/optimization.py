@@ -77,7 +77,8 @@ class EquivalentTransformationConfig(Section):
 
     norm_conv: _Learned = Field(
         default_factory=_Learned,
-        description="Move a normalization's channel scales into the layers that read it.",
+        description="Move part of a normalization's channel scales into the layers that read it, "
+        "so that its channels are balanced.",
     )
     qk: _Switch = Field(
         default_factory=_Switch, description="Balance query and key channels against each other."

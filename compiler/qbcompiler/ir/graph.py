@@ -275,6 +275,23 @@ class Graph:
             values[name] = Value(name, old.type, array)
         return replace(self, values=values)
 
+    def copy(self) -> Graph:
+        """Return a graph that can be changed without changing this one; constants are shared."""
+        twin = Graph(self.name, list(self.inputs), list(self.outputs))
+        twin.values = {n: Value(n, v.type, v.data) for n, v in self.values.items()}
+        for node in self._nodes.values():
+            twin.add_node(
+                Node(
+                    node.name,
+                    node.op,
+                    list(node.inputs),
+                    list(node.outputs),
+                    node.attrs,
+                    node.source,
+                )
+            )
+        return twin
+
     def sort(self, wanted: Mapping[str, int] | None = None) -> None:
         """Put the nodes into topological order, stable with respect to the present order.
 

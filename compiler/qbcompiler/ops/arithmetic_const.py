@@ -67,6 +67,9 @@ __all__ = [
 
 Float64 = NDArray[np.float64]
 
+_WIDE_TABLES = 64
+"""Tables of 65536 entries that a layer has at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReversibleAttrs(Attrs):
@@ -266,17 +269,23 @@ class DivConstant(_WithConstant):
                 raise ValueError("it divides by zero")
             return affine_layer(node, q, [1.0 / c], attrs={"reverse": False})
         source, out = grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])
-        if is_wide(source, out):
-            raise ValueError("a constant divided by an activation has no 16-bit form")
         distinct, row = np.unique(c, return_inverse=True)
-        table = np.stack([build_table(_reciprocal(v), source, out) for v in distinct])
+        if source.bits > 8 and len(distinct) > _WIDE_TABLES:
+            raise ValueError(
+                f"it divides {len(distinct)} different constants, and a 16-bit input takes"
+                f" {_WIDE_TABLES} at most"
+            )
+        table = np.stack([build_table(_reciprocal(v), source, out, smooth=False) for v in distinct])
+        tensors: dict[str, Array] = {"table": table, "row": row.reshape(c.shape).astype(np.int32)}
+        if is_wide(source, out):  # an exported model divides, having no such tables
+            tensors["constant_scale"] = c.astype(np.float32)
         return IntLayer(
             node.name,
             node.op,
             [node.inputs[0]],
             list(node.outputs),
             {"reverse": True},
-            {"table": table, "row": row.reshape(c.shape).astype(np.int32)},
+            tensors,
             node.source,
         )
 
@@ -295,12 +304,15 @@ class DivConstant(_WithConstant):
         if len(table) == 1:
             shape = np.broadcast_shapes(x.shape, row.shape)
             return [np.ascontiguousarray(np.broadcast_to(lookup(table[0], x, out), shape))]
-        return [np.asarray(table[row, x.astype(np.int16) + 128])]
+        return [np.asarray(table[row, x.astype(np.int32) + table.shape[1] // 2])]
 
     def real_form(
         self, layer: IntLayer, params: Mapping[str, QuantParams | None]
     ) -> RealForm | TableForm | Affine:
         if layer.attrs["reverse"]:
+            if is_wide(params[layer.inputs[0]], params[layer.outputs[0]]):
+                constant = layer.tensors["constant_scale"]
+                return RealForm(self.name, ReversibleAttrs(True), [layer.inputs[0], constant])
             return TableForm(layer.tensors["table"], layer.tensors["row"])
         return super().real_form(layer, params)
 

@@ -75,7 +75,10 @@ class Unary(OpSpec[A]):
         raise TypeError(f"{self.name} has no function")
 
     def is_smooth(self, attrs: A) -> bool:
-        """Whether chords over 1/512 of a grid come close to the function everywhere."""
+        """Whether chords over 1/512 of a grid come close to the function everywhere.
+
+        Elsewhere a 16-bit input has a table of all its integers.
+        """
         return True
 
     def infer(self, attrs: A, inputs: Sequence[Value | None]) -> list[TensorType]:
@@ -104,14 +107,13 @@ class Unary(OpSpec[A]):
         return integer_reason(node, graph)
 
     def is_pointwise(self, attrs: A) -> bool:
-        return self.is_smooth(attrs)
+        return True
 
     def quantize(self, node: Node, q: QuantContext) -> IntLayer:
         attrs = self.attrs_of(node)
         source, out = grid_of(q, node.inputs[0]), grid_of(q, node.outputs[0])
-        if source.bits > 8 and not self.is_smooth(attrs):
-            raise ValueError("16-bit inputs are not supported: the function has jumps or poles")
-        table = build_table(lambda x: self.function(attrs, x), source, out)
+        smooth = self.is_smooth(attrs)
+        table = build_table(lambda x: self.function(attrs, x), source, out, smooth=smooth)
         return IntLayer(
             node.name,
             node.op,

@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir import Array, Attrs, DType, Graph, IntLayer, Node, QuantParams, TensorType, Value
-from .common import centre, float64, grid_of, integer_reason, require, require_same_dtype
+from .common import (
+    centre,
+    float64,
+    grid_of,
+    integer_reason,
+    is_wide,
+    require,
+    require_same_dtype,
+)
 from .recurrent_integer import (
     MAX_STATE,
     STATE_BITS,
@@ -215,7 +223,7 @@ class _Recurrent(OpSpec[A]):
         ways = _DIRECTIONS[direction]
         states = np.zeros((time, ways, batch, hidden), np.int64)
         for way in range(ways):
-            steps = Steps(layer.tensors, way, kernels)
+            steps = Steps(layer.tensors, way, kernels, is_wide(params[layer.inputs[0]]))
             sums = steps.inputs(centred)
             backwards = direction == "reverse" or way == 1
             h = np.zeros((batch, hidden), np.int64)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ..ir import Array, QuantParams
 from .affine import MAX_RATIO
 from .common import span_of
-from .fixedpoint import fixed_multiplier, requantize, rescale
+from .fixedpoint import fixed_multiplier, requantize, rescale, rescale_wide
 from .spec import Kernels
 from .weights import round_scales
 
@@ -80,12 +80,11 @@ def quantize_recurrent(
     """
     if bits not in (4, 8):
         raise ValueError(f"{bits}-bit weights are not supported, only 4 and 8")
-    if source.bits > 8 or out.bits > 8:
-        raise ValueError("16-bit activations are not supported by this operator")
     if not all(np.isfinite(a).all() for a in (w, r, bias)):
         raise ValueError("the weights or the bias hold a value that is not finite")
-    if w.shape[2] * 127 * span_of(source) >= 1 << 32:
-        raise ValueError(f"a sum of {w.shape[2]} products may overflow 32 bits")
+    room = 32 if source.bits <= 8 else 46  # an accumulator's bits, as for other products
+    if w.shape[2] * 127 * span_of(source) >= 1 << room:
+        raise ValueError(f"a sum of {w.shape[2]} products may overflow {room} bits")
     tensors: dict[str, Array] = {"bias": fixed(bias)}
     for prefix, data, step in (
         ("", w, source.scale),
@@ -139,11 +138,13 @@ class Steps:
         tensors: the layer's.
         direction: index of the direction.
         kernels: exact primitives.
+        wide: whether the input has 16 bits, so that its sums need more than 32.
     """
 
     tensors: Mapping[str, Array]
     direction: int
     kernels: Kernels
+    wide: bool = False
 
     def __getitem__(self, name: str) -> Array:
         part: Array = self.tensors[name][self.direction]
@@ -152,7 +153,8 @@ class Steps:
     def inputs(self, x: Array) -> Int64:
         """Return ``W x + b`` of all steps, [time, batch, rows], in steps of a sum."""
         acc = self.kernels.matmul(x, np.ascontiguousarray(self["weight"].T))
-        total = rescale(acc, self["multiplier"], self["shift"])
+        scaled = rescale_wide if self.wide else rescale
+        total = scaled(acc, self["multiplier"], self["shift"])
         total += self["bias"].astype(np.int64)
         return total
 

@@ -1,7 +1,8 @@
 """Tables over integers.
 
 :func:`build_table` makes the tables that a file stores, computed in float64 at compile time: 256
-entries for a function of an 8-bit number, 513 with linear interpolation for one of 16 bits.
+entries for a function of an 8-bit number, 513 with linear interpolation for one of 16 bits, or all
+65536 where it has jumps or poles, which chords would cut across.
 :func:`by_channel` and :func:`by_pair` are a matter of speed alone: they evaluate an integer formula
 over all inputs that can occur and gather from that, which gives equal bits for far less work on
 large tensors.
@@ -29,7 +30,11 @@ _TIE = 2.0**-11
 
 
 def build_table(
-    function: Callable[[Float64], Float64], source: QuantParams, out: QuantParams
+    function: Callable[[Float64], Float64],
+    source: QuantParams,
+    out: QuantParams,
+    *,
+    smooth: bool = True,
 ) -> Array:
     """Return the table of a function.
 
@@ -39,22 +44,28 @@ def build_table(
 
     For a 16-bit input ``round_half_even(2^8 f(x) / s_out)`` as int32 for every 128th ``x_q`` from
     -32768 to 32768, kept within 2^21 output steps; :func:`lookup` interpolates. The error is at
-    most half a step, and what a chord over 128 input steps differs from the function.
+    most half a step, and what a chord over 128 input steps differs from the function. Where the
+    function is not smooth, there is an entry for each of the 65536 integers, as for 8 bits.
 
     Args:
         function: vectorised, defined (not NaN) on the whole grid.
         source, out: grids of input and output, one scale each.
+        smooth: whether chords come close to it.
 
     Raises:
         ValueError: the function is undefined somewhere.
     """
-    steps = np.arange(-128, 128) if source.bits <= 8 else np.arange(-(1 << 15), (1 << 15) + 1, 128)
+    chords = source.bits > 8 and smooth
+    if chords:
+        steps = np.arange(-(1 << 15), (1 << 15) + 1, 128)
+    else:
+        steps = np.arange(source.qmin, source.qmax + 1)
     x = (steps.astype(np.float64) - source.zero_point) * source.scale
     with np.errstate(over="ignore", divide="ignore", under="ignore"):
         y = np.asarray(function(x), dtype=np.float64) / out.scale
     if np.isnan(y).any():
         raise ValueError("the function is undefined on part of the input's grid")
-    if source.bits > 8:
+    if chords:
         entries: Array = np.rint(np.clip(y, -_FAR, _FAR) * (1 << _FRACTION)).astype(np.int32)
         return entries
     q = np.clip(np.rint(y) + out.zero_point, out.qmin, out.qmax)
@@ -74,11 +85,14 @@ def near_tie(function: Callable[[Float64], Float64], source: QuantParams, out: Q
 def lookup(table: Array, x: Array, out: QuantParams) -> Array:
     """Return the function of :func:`build_table` for every integer of ``x``.
 
-    ``table[q + 128]`` for int8; for int16, with ``k = (q + 32768) >> 7`` and ``f`` the low seven
-    bits, ``clamp(z + (((128 - f) table[k] + f table[k + 1] + 2^14) >> 15))``.
+    ``table[q + 128]`` for int8; ``table[q + 32768]`` for int16 where the table has all integers;
+    else, with ``k = (q + 32768) >> 7`` and ``f`` the low seven bits,
+    ``clamp(z + (((128 - f) table[k] + f table[k + 1] + 2^14) >> 15))``.
     """
     if x.dtype == np.int16:
         at = x.astype(np.int32) + (1 << 15)
+        if len(table) == 1 << 16:
+            return np.asarray(np.take(table, at))
         k, f = at >> 7, (at & 127).astype(np.int64)
         wide = table.astype(np.int64)
         y = (wide[k] * (128 - f) + wide[k + 1] * f + (1 << (6 + _FRACTION))) >> (7 + _FRACTION)

@@ -12,7 +12,8 @@ from .bit_choice import (
     wide_layers,
     wide_share,
 )
-from .equalize import Equalization, Link, equalize, find_links
+from .copies import Copy, elementwise_values, find_copies, insert_copies, is_copy
+from .equalize import Equalization, Link, equalize, find_links, is_linear, is_norm
 from .metrics import Agreement, Difference
 from .plan import GridPlan, Range, plan_grids
 from .quantize import RangeSource, grid_classes, quantize
@@ -29,6 +30,7 @@ __all__ = [
     "AutoBits",
     "BiasCorrection",
     "Choice",
+    "Copy",
     "Difference",
     "Equalization",
     "GridPlan",
@@ -46,11 +48,17 @@ __all__ = [
     "apply_plan",
     "choose_steps",
     "correct_biases",
+    "elementwise_values",
     "equalize",
+    "find_copies",
     "find_links",
     "grid_classes",
     "improve_weights",
+    "insert_copies",
     "integer_refusals",
+    "is_copy",
+    "is_linear",
+    "is_norm",
     "layer_summaries",
     "list_units",
     "measure_sensitivity",

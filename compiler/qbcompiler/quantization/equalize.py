@@ -24,14 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir import Array, Graph, Node
+from .copies import is_copy
 
-__all__ = ["Equalization", "Link", "Refused", "equalize", "find_links"]
+__all__ = ["Equalization", "Link", "Refused", "equalize", "find_links", "is_linear", "is_norm"]
 
 Float64 = NDArray[np.float64]
 Peaks = Mapping[str, Float64]
 
 _CONV = ("Convolution", "DepthwiseConvolution", "GroupConvolution", "Convolution3d")
 _TRANSPOSED = "TransposeConvolution"
+_NORMS = ("LayerNormalization", "RmsNormalization")
 _MAKERS = (*_CONV, _TRANSPOSED, "MatMul", "Batchnorm")
 _READERS = (*_CONV, _TRANSPOSED, "MatMul")
 _PASSING = ("Relu", "LeakyRelu", "PRelu", "Pooling", "Dropout", "Identity")
@@ -107,17 +109,32 @@ class Equalization:
         }
 
 
-def find_links(graph: Graph, shared: Callable[[str], bool]) -> tuple[list[Link], list[Refused]]:
+def is_linear(node: Node) -> bool:
+    """Whether cross-layer equalization takes the layer for a maker: weights, or a copy."""
+    return node.op in _MAKERS or is_copy(node)
+
+
+def is_norm(node: Node) -> bool:
+    """Whether the layer normalizes, with a scale for each channel."""
+    return node.op in _NORMS
+
+
+def find_links(
+    graph: Graph,
+    shared: Callable[[str], bool],
+    makers: Callable[[Node], bool] = is_linear,
+) -> tuple[list[Link], list[Refused]]:
     """Return the tensors whose channels may be scaled, and why other linear layers' may not.
 
     Args:
         graph: the NPU body, in topological order.
         shared: whether a constant has more than one use in the whole model.
+        makers: of which layers the outputs are to be scaled.
     """
     links: list[Link] = []
     refused: list[Refused] = []
     for node in graph.nodes:
-        if node.op not in _MAKERS:
+        if not makers(node):
             continue
         found = _link(graph, node, shared)
         if isinstance(found, Link):
@@ -169,6 +186,8 @@ def _link(graph: Graph, node: Node, shared: Callable[[str], bool]) -> Link | str
     reason = _unscalable(graph, node, node.inputs[1:3], shared)
     if reason:
         return reason
+    if is_norm(node) and graph.values[node.inputs[1]].type.rank != 1:
+        return "it normalizes more than channels"
     made = node.outputs[0]
     axis = _channel_axis(node, graph)
     name = made
@@ -213,7 +232,10 @@ def _unscalable(
 
 def _channel_axis(node: Node, graph: Graph) -> int:
     rank = graph.values[node.outputs[0]].type.rank
-    return rank - 1 if node.op == "MatMul" else 1
+    if is_copy(node):
+        sizes = graph.values[node.inputs[1]].shape
+        return next((i for i, size in enumerate(sizes) if size > 1), -1)
+    return rank - 1 if node.op == "MatMul" or is_norm(node) else 1
 
 
 def _reading_axis(node: Node, graph: Graph) -> int:
@@ -266,7 +288,9 @@ def _factors(link: Link, peaks: Float64, reaches: Sequence[Float64]) -> Float64:
         return np.ones(len(wanted))
     exponent = np.zeros(len(wanted))
     exponent[live] = np.log2(wanted[live])
-    if not link.free:
+    if is_copy(link.maker) and link.free:
+        exponent[live] /= 2  # other samples may need more of a channel than these
+    elif not link.free:
         exponent[live] = (exponent[live] - np.log2(reach[live])) / 2
     exponent[live] -= np.rint(_STEPS * exponent[live].mean()) / _STEPS
     limit = np.log2(_REACH)
@@ -277,8 +301,10 @@ def _factors(link: Link, peaks: Float64, reaches: Sequence[Float64]) -> Float64:
 
 def _shares(node: Node, weight: Array, inverse: Float64) -> Float64:
     """Return what each weight of a maker is multiplied with."""
-    if node.op == "Batchnorm":
+    if node.op == "Batchnorm" or is_norm(node):
         return inverse
+    if is_copy(node):
+        return inverse.reshape(weight.shape)
     if node.op == "MatMul":
         return inverse.reshape(1, -1)
     rest = [1] * (weight.ndim - 2)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..ir import Graph, IntGraph
 from ..ops import Registry
 from .apply import apply_plan
+from .copies import elementwise_values, is_copy
 from .inner import inner_values
 from .plan import GridPlan, Range, plan_grids
 from .settings import QuantSettings
@@ -93,7 +94,12 @@ def _plan(
 
     bits = settings.activation_bits(graph)
     plan = planned(bits)
-    if settings.inner_bits == 8:
-        return plan
-    inner = inner_values(graph, plan.classes, registry)
-    return planned({**bits, **dict.fromkeys(inner, settings.inner_bits)}) if inner else plan
+    more: dict[str, int] = {}
+    if settings.inner_bits > 8:
+        more.update(dict.fromkeys(inner_values(graph, plan.classes, registry), settings.inner_bits))
+    copied = {n.inputs[0] for n in graph.nodes if is_copy(n)}
+    if copied or settings.elementwise_bits > 8:
+        for name in elementwise_values(graph, plan.classes, registry):
+            if name in copied or settings.elementwise_bits > 8:
+                more[name] = 16
+    return planned({**bits, **more}) if more else plan

@@ -12,6 +12,7 @@ from itertools import islice
 
 from ..ir import Graph, Node
 from ..ops import QuantRule, Registry, default_registry
+from .copies import is_copy
 
 __all__ = ["ROLES", "find_roles"]
 
@@ -160,6 +161,8 @@ class _Finder:
     def _moves(self, node: Node) -> bool:
         if node.op not in self._registry:
             return False
+        if is_copy(node):
+            return True
         return self._registry[node.op].rule_of(node, self._graph) is QuantRule.MOVE
 
     def _weighted(self, node: Node) -> bool:

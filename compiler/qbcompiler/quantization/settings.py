@@ -41,6 +41,7 @@ class QuantSettings:
         wide_activations: names or globs of layers whose outputs have 16 bits; a model input of
             such a name has 16 bits too.
         inner_bits: bits of tensors that one elementwise function alone reads.
+        elementwise_bits: bits of tensors that no multiply-add reads.
         role_activations, role_weights: bits by part of a transformer block, where not 8; see
             :meth:`for_graph`.
     """
@@ -50,6 +51,7 @@ class QuantSettings:
     weight_bits: Sequence[tuple[int, Sequence[str]]] = ()
     wide_activations: Sequence[str] = ()
     inner_bits: int = 8
+    elementwise_bits: int = 8
     role_activations: Mapping[str, int] = field(default_factory=dict)
     role_weights: Mapping[str, int] = field(default_factory=dict)
 
@@ -67,6 +69,7 @@ class QuantSettings:
             ),
             wide_activations=tuple(overrides.activation_16bits),
             inner_bits=config.bit.inner_activations,
+            elementwise_bits=config.bit.elementwise_activations,
             role_activations=_by_role(config.bit.transformer.activation),
             role_weights=_by_role(config.bit.transformer.weight),
         )
