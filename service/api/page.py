@@ -3,9 +3,12 @@ elsewhere."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from importlib import resources
+from importlib.resources.abc import Traversable
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from ..domain import ServiceError
 
@@ -23,34 +26,51 @@ _POLICY = (
 
 
 @router.get("/")
-def index() -> Response:
+def index(request: Request) -> Response:
     """The start page."""
-    return _file("index.html")
+    return _file("index.html", request)
 
 
 @router.get("/docs")
-def docs() -> Response:
+def docs(request: Request) -> Response:
     """The API's documentation."""
-    return _file("docs.html")
+    return _file("docs.html", request)
 
 
-@router.get("/web/{name}")
-def asset(name: str) -> Response:
+@router.get("/web/{name:path}")
+def asset(request: Request, name: str) -> Response:
     """A script or style of the pages."""
-    return _file(name)
+    return _file(name, request)
 
 
-def _file(name: str) -> Response:
-    suffix = f".{name.rpartition('.')[2]}"
-    folder = resources.files("service").joinpath("web")
-    known = {item.name: item for item in folder.iterdir()}
-    if suffix not in _TYPES or name not in known:
+@functools.cache
+def _files() -> dict[str, tuple[bytes, str]]:
+    """Return bytes and entity tag of what the pages consist of, by its path below the folder."""
+    root = resources.files("service").joinpath("web")
+    found: dict[str, tuple[bytes, str]] = {}
+
+    def walk(folder: Traversable, prefix: str) -> None:
+        for item in folder.iterdir():
+            if item.is_dir():
+                walk(item, f"{prefix}{item.name}/")
+            elif f".{item.name.rpartition('.')[2]}" in _TYPES:
+                data = item.read_bytes()
+                found[prefix + item.name] = (data, f'"{hashlib.sha256(data).hexdigest()[:32]}"')
+
+    walk(root, "")
+    return found
+
+
+def _file(name: str, request: Request) -> Response:
+    # looked up, never joined to a path
+    found = _files().get(name)
+    if found is None:
         raise ServiceError("NOT_FOUND", "there is no such page")
-    return Response(
-        known[name].read_bytes(),
-        media_type=_TYPES[suffix],
-        headers=page_headers(),
-    )
+    data, tag = found
+    headers = {**page_headers(), "ETag": tag}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=_TYPES[f".{name.rpartition('.')[2]}"], headers=headers)
 
 
 def page_headers() -> dict[str, str]:
