@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from . import tracing
 from .db import Message
 from .settings import Settings
 
@@ -53,7 +54,17 @@ class CelerySender:
         Raises:
             Exception: the broker cannot be reached.
         """
-        with self._lock:
+        with (
+            tracing.span(
+                f"publish {TASK_RUN_BUILD}",
+                kind="producer",
+                parent=message.traceparent,
+                messaging__system="celery",
+                messaging__destination__name=message.queue,
+                qb__build_id=message.build_id,
+            ),
+            self._lock,
+        ):
             self._app.send_task(
                 TASK_RUN_BUILD,
                 args=[message.build_id],

@@ -304,6 +304,27 @@ class Settings(BaseSettings):
         description="Least serious log line that is written.",
     )
     log_json: bool = Field(default=False, description="Write log lines as JSON.")
+    worker_metrics_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Port on which a worker answers Prometheus; unset: none.",
+    )
+    worker_metrics_host: str = Field(
+        default="127.0.0.1", description="Address of that port; it asks for no token."
+    )
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://\S+$",
+        description="OpenTelemetry collector (OTLP over HTTP, http://host:4318) that gets traces; "
+        "unset: none are made. Headers by OTEL_EXPORTER_OTLP_HEADERS.",
+    )
+    trace_ratio: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=1.0,
+        description="Share of requests that are traced; a caller's traceparent decides for it.",
+    )
 
     @field_validator("data_dir", mode="after")
     @classmethod
@@ -318,6 +339,11 @@ class Settings(BaseSettings):
         if not value.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
         return value.rstrip("/")
+
+    @field_validator("otlp_endpoint", mode="after")
+    @classmethod
+    def _collector(cls, value: str | None) -> str | None:
+        return None if value is None else value.rstrip("/").removesuffix("/v1/traces")
 
     @field_validator("engines", mode="after")
     @classmethod

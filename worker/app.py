@@ -14,6 +14,7 @@ from service.broker import TASK_RUN_BUILD, broker_options
 from service.db import BuildStore, Database
 from service.settings import BUILTIN_ENGINE, Settings
 from service.storage import open_store
+from service.tracing import set_up_tracing, stop_tracing
 
 from .background import Background
 from .build import Builder
@@ -102,7 +103,7 @@ def run_worker(settings: Settings, *, queues: list[str] | None = None) -> None:
         worker=worker_name(),
     )
     app = create_worker_app(settings, builder)
-    background = Background(settings, db)
+    background = Background(settings, db, builder.metrics)
     stop = threading.Event()
 
     def ready(**_: Any) -> None:
@@ -114,11 +115,17 @@ def run_worker(settings: Settings, *, queues: list[str] | None = None) -> None:
         builder.stopping.set()
         stop.set()
 
+    set_up_tracing(settings, "worker")
+    logging.captureWarnings(True)
+    if settings.worker_metrics_port is not None:
+        builder.metrics.serve(settings.worker_metrics_host, settings.worker_metrics_port)
     signals.worker_ready.connect(ready, weak=False)
     signals.worker_shutting_down.connect(shutting_down, weak=False)
     try:
         app.worker_main(
             argv=[
+                # no banner between the log lines
+                "--quiet",
                 "worker",
                 "--pool=threads",
                 f"--concurrency={settings.worker_concurrency}",
@@ -134,3 +141,4 @@ def run_worker(settings: Settings, *, queues: list[str] | None = None) -> None:
         builder.stopping.set()
         background.stop()
         db.close()
+        stop_tracing()

@@ -14,6 +14,7 @@ from service.db import Database, OutboxDispatcher, Reconciler
 from service.settings import Settings
 
 from .build import clean_scratch
+from .metrics import WorkerMetrics
 
 __all__ = ["Background"]
 
@@ -25,7 +26,10 @@ _DISPATCH_SECONDS = 0.5
 class Background:
     """Two threads: one sends committed messages, one reconciles."""
 
-    def __init__(self, settings: Settings, db: Database) -> None:
+    def __init__(
+        self, settings: Settings, db: Database, metrics: WorkerMetrics | None = None
+    ) -> None:
+        self._metrics = metrics or WorkerMetrics()
         self._settings = settings
         self._reconciler = Reconciler(db, settings.lease_policy())
         self._sender = CelerySender(settings)
@@ -61,7 +65,7 @@ class Background:
 
     def reconcile(self) -> None:
         """Put the queue right once, and clear away what dead workers left on this disk."""
-        self._reconciler.run_once()
+        self._metrics.count(self._reconciler.run_once())
         clean_scratch(self._settings)
 
     def _repeat(self, work: Callable[[], object], seconds: float) -> None:
@@ -71,5 +75,6 @@ class Background:
             except Exception:
                 # the database or the broker is away; the next round tries again
                 _log.exception("background work failed")
+                self._metrics.errors.inc()
             if self._stop.wait(seconds):
                 return

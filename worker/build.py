@@ -25,6 +25,7 @@ from service.domain import (
     ServiceError,
     StoredFile,
 )
+from service.logs import log_ids
 from service.settings import Settings
 from service.storage import (
     ObjectMissing,
@@ -50,6 +51,7 @@ from .engine import (
 )
 from .engine.command import engine_command, engine_env, engine_sandbox
 from .heart import Heart
+from .metrics import Observed, WorkerMetrics
 from .reporter import Reporter
 
 __all__ = ["Builder", "clean_scratch", "scratch_root"]
@@ -83,6 +85,7 @@ class Builder:
         store: objects in and out.
         worker: this worker's name, as attempts show it.
         stopping: set when the worker shuts down; running builds go back to the queue.
+        metrics: what it measures.
     """
 
     settings: Settings
@@ -90,6 +93,7 @@ class Builder:
     store: ObjectStore
     worker: str
     stopping: threading.Event = field(default_factory=threading.Event)
+    metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
 
     def run(self, build_id: str) -> bool:
         """Do a build, unless it is not to be had; say whether it was claimed.
@@ -109,44 +113,64 @@ class Builder:
         if claim is None:
             _log.info("build %s is not to be claimed", build_id)
             return False
-        _log.info("build %s: attempt %d", build_id, claim.fencing)
-        try:
-            self._attempt(claim)
-        except LeaseLost:
-            _log.warning(
-                "build %s: attempt %d no longer holds the lease; whoever took it decides",
-                build_id,
-                claim.fencing,
-            )
-        except DATABASE_ERRORS:
-            # the lease runs out and the reconciler puts the build back
-            _log.exception("build %s: the database stayed away", build_id)
+        with (
+            log_ids(build_id=build_id, attempt=claim.fencing, project=claim.build.project),
+            self.metrics.attempt(claim.build, claim.fencing) as observed,
+        ):
+            _log.info("build %s: attempt %d", build_id, claim.fencing)
+            try:
+                self._attempt(claim, observed)
+            except LeaseLost:
+                _log.warning(
+                    "build %s: attempt %d no longer holds the lease; whoever took it decides",
+                    build_id,
+                    claim.fencing,
+                )
+            except DATABASE_ERRORS:
+                # the lease runs out and the reconciler puts the build back
+                _log.exception("build %s: the database stayed away", build_id)
+            _log.info("build %s: attempt %d %s", build_id, claim.fencing, observed.outcome)
         return True
 
-    def _attempt(self, claim: Claim) -> None:
+    def _attempt(self, claim: Claim, observed: Observed) -> None:
         control = self._control(claim)
         try:
             with scratch_folder(
                 scratch_root(self.settings), f"{claim.build.id}.{claim.fencing}."
             ) as scratch:
                 reporter = Reporter(
-                    self.builds, claim, scratch / "log.txt", self.settings.max_log_bytes
+                    self.builds,
+                    claim,
+                    scratch / "log.txt",
+                    self.settings.max_log_bytes,
+                    observed,
                 )
                 try:
                     with Heart(self.settings, self.builds, claim, control, reporter):
-                        self._work(claim, scratch, control, reporter)
+                        self._work(claim, scratch, control, reporter, observed)
                 finally:
                     reporter.close()
         except OSError as exc:
             # no folder to work in
             failure = _storage_failure(exc)
             self._settle(lambda: self.builds.fail(claim, failure))
+            observed.end("failed", failure.code)
 
-    def _work(self, claim: Claim, scratch: Path, control: Control, reporter: Reporter) -> None:
+    def _work(
+        self,
+        claim: Claim,
+        scratch: Path,
+        control: Control,
+        reporter: Reporter,
+        observed: Observed,
+    ) -> None:
+        observed.phase(Phase.FETCH)
         try:
             outcome = self._make(claim, scratch, control, reporter)
             if outcome.ending is Ending.SUCCEEDED:
+                observed.phase(Phase.STORE)
                 self._succeed(claim, outcome, control, reporter)
+                observed.end("succeeded", usage=outcome.usage)
                 return
         except Interrupted as exc:
             outcome = exc.outcome
@@ -166,6 +190,13 @@ class Builder:
             )
         reporter.flush()
         self._settle(lambda: self._end(claim, outcome))
+        failure = outcome.failure
+        released = outcome.ending is Ending.LOST and failure is None
+        observed.end(
+            "released" if released else outcome.ending.value,
+            None if failure is None else failure.code,
+            outcome.usage,
+        )
 
     def _settle(self, write: Callable[[], object]) -> None:
         """Write an end; a database that is away for a while must not cost the work that was done.

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from service.logs import set_up_logging
 from service.settings import Mode, Settings, SettingsError
 
 from . import tokens, verify
-from .logs import set_up_logging
 
 __all__ = ["main"]
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             name = "QB_" + "_".join(str(p) for p in error["loc"]).upper() if error["loc"] else ""
             sys.stderr.write(f"ERROR [CONFIG_ERROR]: {name or 'settings'}: {error['msg']}\n")
         return 2
-    set_up_logging(args.command, level=settings.log_level, as_json=settings.log_json)
+    set_up_logging(args.command, settings)
     try:
         return int(args.run(settings, args))
     except SettingsError as exc:

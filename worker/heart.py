@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 import time
@@ -40,7 +41,11 @@ class Heart:
         self._control = control
         self._reporter = reporter
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
+        # in the attempt's own context, so that its lines carry the same ids
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._beat,), name="heart", daemon=True
+        )
 
     def __enter__(self) -> Heart:
         self._thread.start()

@@ -6,9 +6,8 @@ import argparse
 import logging
 import socket
 
+from service.logs import set_up_logging
 from service.settings import Settings, get_settings
-
-from .logs import set_up_logging
 
 __all__ = ["bind", "run_http"]
 
@@ -58,7 +57,7 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True)
     args = parser.parse_args()
     settings = get_settings()
-    set_up_logging("http", level=settings.log_level, as_json=settings.log_json)
+    set_up_logging("http", settings)
     run_http(settings, socket.socket(fileno=args.fd))
 
 

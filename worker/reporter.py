@@ -15,6 +15,8 @@ from sqlalchemy.exc import DBAPIError
 from service.db import DATABASE_ERRORS, BuildStore
 from service.domain import Claim, LeaseLost, Phase
 
+from .metrics import Observed
+
 __all__ = ["Reporter"]
 
 _log = logging.getLogger(__name__)
@@ -27,9 +29,12 @@ _LOG_BATCH = 64 << 10
 class Reporter:
     """Sends progress and log lines on, a few times a second; keeps the log as a file too."""
 
-    def __init__(self, builds: BuildStore, claim: Claim, path: Path, limit: int) -> None:
+    def __init__(
+        self, builds: BuildStore, claim: Claim, path: Path, limit: int, observed: Observed
+    ) -> None:
         self._builds = builds
         self._claim = claim
+        self._observed = observed
         self._path = path
         self._limit = limit
         self._file: BinaryIO | None = path.open("wb", buffering=0)
@@ -47,6 +52,7 @@ class Reporter:
     ) -> None:
         """The engine is at this point."""
         now = time.monotonic()
+        self._observed.phase(phase)
         if phase is self._phase and current is None:
             return
         self._pending = (phase, current, total, message)

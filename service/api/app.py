@@ -33,6 +33,7 @@ from ..domain import WebhookSigner
 from ..engines import list_engines
 from ..settings import Mode, Settings, SettingsError, get_settings
 from ..storage import clean_scratch, open_store
+from ..tracing import set_up_tracing, stop_tracing
 from . import (
     artifacts,
     calibrations,
@@ -93,6 +94,7 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        set_up_tracing(settings, "service")
         context = await asyncio.to_thread(_open, settings, sender)
         app.state.qb = context
         context.watcher.start()
@@ -105,6 +107,8 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
             await asyncio.to_thread(context.webhook_pump.stop)
             await asyncio.to_thread(context.pump.stop)
             await asyncio.to_thread(context.db.close)
+            # here, for a server that has been told to stop ends without coming back
+            await asyncio.to_thread(stop_tracing)
 
     app = FastAPI(
         title="qb compile server",

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import StringConstraints, ValidationError
 from starlette.concurrency import run_in_threadpool
 
+from .. import tracing
 from ..db import JobFilter, JobView, NewJob, Submission
 from ..domain import (
     CacheAnswer,
@@ -139,9 +140,17 @@ def submit(
             idempotency_key=idempotency_key,
             request_digest=digest,
             idempotency_hours=context.settings.idempotency_hours,
+            traceparent=tracing.traceparent(),
         )
     )
     context.pump.kick()
+    _log.info(
+        "job %s: build %s, cache %s",
+        submission.job.id,
+        submission.build.id,
+        submission.job.cache.value,
+        extra={"job_id": submission.job.id, "build_id": submission.build.id},
+    )
     context.metrics.submitted.labels(body.type.value, submission.job.cache.value).inc()
     return _accepted(context, submission)
 

@@ -7,18 +7,20 @@ import logging
 import re
 import time
 from collections.abc import Iterable
-from contextvars import ContextVar
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .. import tracing
 from ..domain import IdKind, ServiceError, new_id
+from ..logs import log_ids
 from .context import Context
 from .problems import problem_response
 
-__all__ = ["RequestMiddleware", "request_id_of_log"]
+__all__ = ["RequestMiddleware"]
 
 _log = logging.getLogger("service.http")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
@@ -26,8 +28,6 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLIENT_LEFT = 499
 """What the log and the metrics show for a client that went away; nginx's number for it."""
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-
-request_id_of_log: ContextVar[str] = ContextVar("request_id", default="")
 
 
 class RequestMiddleware:
@@ -54,7 +54,30 @@ class RequestMiddleware:
         given = headers.get("x-request-id", "")
         request_id = given if _ID.match(given) else new_id(IdKind.REQUEST)
         scope.setdefault("state", {})["request_id"] = request_id
-        token = request_id_of_log.set(request_id)
+        if scope["path"] in _PROBES:
+            await self._handle(scope, receive, send, headers, request_id, tracing.Span())
+            return
+        with (
+            log_ids(request_id=request_id),
+            tracing.span(
+                "HTTP",
+                kind="server",
+                parent=headers.get("traceparent"),
+                http__request__method=_method(scope),
+                qb__request_id=request_id,
+            ) as span,
+        ):
+            await self._handle(scope, receive, send, headers, request_id, span)
+
+    async def _handle(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: Headers,
+        request_id: str,
+        span: tracing.Span,
+    ) -> None:
         started = time.perf_counter()
         status = 0
 
@@ -90,24 +113,50 @@ class RequestMiddleware:
             )
             await problem_response(request_id, error)(scope, receive, respond)
         finally:
-            request_id_of_log.reset(token)
-            seconds = time.perf_counter() - started
-            route = getattr(scope.get("route"), "path", "unknown")
-            if context is not None and scope["path"] not in _PROBES:
-                context.metrics.requests.labels(
-                    route, scope["method"] if scope["method"] in _METHODS else "other", str(status)
-                ).observe(seconds)
-            level = logging.DEBUG if scope["path"] in _PROBES else logging.INFO
-            # the path without its query: a link's signature must not be in a log
-            _log.log(
-                level,
-                "%s %s %d %.1f ms",
-                scope["method"],
-                scope["path"].encode("unicode_escape").decode()[:500],
-                status,
-                seconds * 1000,
-                extra={"request_id": request_id, "status": status},
-            )
+            _account(scope, context, span, request_id, status, time.perf_counter() - started)
+
+
+def _account(
+    scope: Scope,
+    context: Context | None,
+    span: tracing.Span,
+    request_id: str,
+    status: int,
+    seconds: float,
+) -> None:
+    """Count, trace and log a request that has been answered."""
+    probe = scope["path"] in _PROBES
+    route = getattr(scope.get("route"), "path", "unknown")
+    method = _method(scope)
+    if context is not None and not probe:
+        context.metrics.requests.labels(route, method, str(status)).observe(seconds)
+    span.rename(f"{method} {route}")
+    span.set(http__route=route, http__response__status_code=status)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        span.fail(str(status))
+    # the path without its query: a link's signature must not be in a log
+    path = scope["path"].encode("unicode_escape").decode()[:500]
+    _log.log(
+        logging.DEBUG if probe else logging.INFO,
+        "%s %s %d %.1f ms",
+        scope["method"],
+        path,
+        status,
+        seconds * 1000,
+        extra={
+            "request_id": request_id,
+            "status": status,
+            "method": scope["method"],
+            "path": path,
+            "route": route,
+            "duration_ms": round(seconds * 1000, 1),
+        },
+    )
+
+
+def _method(scope: Scope) -> str:
+    method: str = scope["method"]
+    return method if method in _METHODS else "other"
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})

@@ -118,6 +118,7 @@ def to_build(row: BuildRow) -> Build:
         summary=row.summary,
         event_seq=row.event_seq,
         refresh_of=row.refresh_of,
+        traceparent=row.traceparent,
     )
 
 

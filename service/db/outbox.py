@@ -15,7 +15,7 @@ from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from .engine import Database
-from .tables import OutboxRow
+from .tables import BuildRow, OutboxRow
 
 __all__ = ["Message", "OutboxDispatcher", "Sender", "owe_message"]
 
@@ -31,6 +31,8 @@ class Message:
     build_id: str
     queue: str
     priority: int
+    traceparent: str | None = None
+    """The trace that the build belongs to."""
 
 
 Sender = Callable[[Message], None]
@@ -70,7 +72,8 @@ class OutboxDispatcher:
             now = self._db.now(session)
             due = list(
                 session.execute(
-                    select(OutboxRow)
+                    select(OutboxRow, BuildRow.traceparent)
+                    .outerjoin(BuildRow, BuildRow.id == OutboxRow.build_id)
                     .where(
                         or_(
                             OutboxRow.not_before <= now,
@@ -81,13 +84,13 @@ class OutboxDispatcher:
                     )
                     .order_by(OutboxRow.id)
                     .limit(limit)
-                ).scalars()
+                )
             )
         sent = 0
-        for row in due:
+        for row, trace in due:
             try:
                 # outside any transaction: a broker that hangs must not hold a lock
-                self._send(Message(row.build_id, row.queue, row.priority))
+                self._send(Message(row.build_id, row.queue, row.priority, trace))
             except Exception as exc:
                 _log.warning("no broker message for %s: %s", row.build_id, exc)
                 self._put_off(row, exc)

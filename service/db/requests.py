@@ -28,6 +28,7 @@ class NewJob:
         compare_with: build that a refresh is compared with; the one that would answer by default.
         idempotency_key, request_digest, idempotency_hours: makes a repeated request answer with
             the first one's job.
+        traceparent: the trace that the build goes on with.
     """
 
     project: str
@@ -51,6 +52,7 @@ class NewJob:
     idempotency_key: str | None = None
     request_digest: str = ""
     idempotency_hours: int = 24
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,7 @@ def _new_build(
         refresh_of=(new.compare_with or (holder.id if holder is not None else None))
         if new.cache_mode is CacheMode.REFRESH
         else None,
+        traceparent=new.traceparent,
     )
     session.add(build)
     session.flush()

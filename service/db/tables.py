@@ -180,6 +180,7 @@ class BuildRow(Base):
     log_bytes: Mapped[int] = mapped_column(BigInteger)
     progress_events: Mapped[int]
     refresh_of: Mapped[str | None] = mapped_column(_Id)
+    traceparent: Mapped[str | None] = mapped_column(String(64))
 
 
 class AttemptRow(Base):

@@ -187,6 +187,8 @@ class Build:
     summary: Mapping[str, Any] | None
     event_seq: int
     refresh_of: str | None
+    traceparent: str | None
+    """Trace of the request that made it (W3C Trace Context), where requests are traced."""
 
     @property
     def is_terminal(self) -> bool:
