@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import getpass
+import os
 import sys
 from datetime import UTC, datetime
 
-from service.db import Database, TokenStore, run_migrations
+from service.db import Actor, Database, TokenStore, acting_as, run_migrations
 from service.domain import DEFAULT_PROJECT, Role, ServiceError
 from service.settings import Settings
 
@@ -52,15 +54,25 @@ def _open(settings: Settings) -> Database:
     return Database(settings.effective_database_url)
 
 
+def _operator() -> Actor:
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        # a container's user has a number, but often no name
+        name = str(os.getuid())
+    return Actor("command", name=name)
+
+
 def _create(settings: Settings, args: argparse.Namespace) -> int:
     db = _open(settings)
     try:
-        token, text = TokenStore(db).create(
-            project=args.project,
-            name=args.name,
-            role=Role(args.role),
-            expires_in_s=None if args.days is None else round(args.days * _DAY),
-        )
+        with acting_as(_operator()):
+            token, text = TokenStore(db).create(
+                project=args.project,
+                name=args.name,
+                role=Role(args.role),
+                expires_in_s=None if args.days is None else round(args.days * _DAY),
+            )
     except ServiceError as exc:
         sys.stderr.write(f"ERROR [{exc.code}]: {exc.detail}\n")
         return 2
@@ -90,7 +102,8 @@ def _list(settings: Settings, _args: argparse.Namespace) -> int:
 def _revoke(settings: Settings, args: argparse.Namespace) -> int:
     db = _open(settings)
     try:
-        found = TokenStore(db).revoke(args.id)
+        with acting_as(_operator()):
+            found = TokenStore(db).revoke(args.id)
     finally:
         db.close()
     if not found:

@@ -15,6 +15,7 @@ from ..attestation import statement_signer
 from ..broker import CelerySender
 from ..db import (
     ArtifactStore,
+    AuditStore,
     BuildStore,
     CalibrationStore,
     Database,
@@ -36,6 +37,7 @@ from ..storage import clean_scratch, open_store
 from ..tracing import set_up_tracing, stop_tracing
 from . import (
     artifacts,
+    audit,
     calibrations,
     catalogue,
     events,
@@ -78,6 +80,7 @@ _TAGS: list[dict[str, Any]] = [
     {"name": "records", "description": "How packages were made, and making them again."},
     {"name": "artifacts", "description": "What jobs made, and links to it."},
     {"name": "webhooks", "description": "Messages about ended jobs, and their deliveries."},
+    {"name": "audit", "description": "Who did what, and when."},
     {"name": "catalogue", "description": "What can be asked for."},
     {"name": "health", "description": "For operators."},
 ]
@@ -139,6 +142,7 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
         artifacts.router,
         artifacts.link_router,
         webhooks.router,
+        audit.router,
         catalogue.router,
         health.router,
         page.router,
@@ -215,6 +219,7 @@ def _context(settings: Settings, sender: Sender | None, db: Database) -> Context
         calibrations=CalibrationStore(db),
         artifacts=ArtifactStore(db),
         tokens=TokenStore(db),
+        audit=AuditStore(db),
         engines=list_engines(settings),
         watcher=watcher,
         pump=OutboxPump(OutboxDispatcher(db, sender)),

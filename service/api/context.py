@@ -12,7 +12,9 @@ from starlette.concurrency import run_in_threadpool
 
 from ..attestation import StatementSigner
 from ..db import (
+    Actor,
     ArtifactStore,
+    AuditStore,
     BuildStore,
     CalibrationStore,
     Database,
@@ -20,6 +22,7 @@ from ..db import (
     ModelStore,
     TokenStore,
     WebhookStore,
+    acting,
 )
 from ..domain import DEFAULT_PROJECT, Role, ServiceError, WebhookSigner
 from ..engines import Engine
@@ -64,6 +67,7 @@ class Context:
     calibrations: CalibrationStore
     artifacts: ArtifactStore
     tokens: TokenStore
+    audit: AuditStore
     engines: Mapping[str, Engine]
     watcher: Watcher
     pump: OutboxPump
@@ -103,10 +107,15 @@ _bearer = HTTPBearer(
 
 def _principal(needed: Role) -> Callable[..., object]:
     async def principal(
+        request: Request,
         context: Ctx,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     ) -> Principal:
+        address = None if request.client is None else request.client.host
+        request_id: str = request.state.request_id
         if not context.settings.tokens_required:
+            # the handler, and the threads that it asks, see what is set here
+            acting.set(Actor("local", address=address, request_id=request_id))
             return Principal(DEFAULT_PROJECT, Role.ADMIN)
         token = (
             None
@@ -121,7 +130,10 @@ def _principal(needed: Role) -> Callable[..., object]:
                 else "the token is unknown, expired or revoked",
                 hint="send Authorization: Bearer <token>; qbserver token create makes one",
             )
+        acting.set(Actor("token", token.id, token.name, token.role.value, address, request_id))
         if not token.role.covers(needed):
+            call = f"{request.method} {request.url.path}"
+            await run_in_threadpool(context.audit.denied, token.project, needed.value, call)
             raise ServiceError(
                 "FORBIDDEN",
                 f"the token's role is {token.role.value}; this call needs {needed.value}",

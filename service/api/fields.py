@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated
 
@@ -38,6 +39,7 @@ __all__ = [
     "check_name",
     "check_revision",
     "file_name",
+    "in_range",
     "label_filter",
 ]
 
@@ -104,6 +106,19 @@ LabelFilter = Annotated[
 _NAME = TypeAdapter(Name)
 _REVISION = TypeAdapter(Revision)
 _LABELS = TypeAdapter(Labels)
+
+
+def in_range(value: datetime | None) -> datetime | None:
+    """Keep a time inside what every database can hold once it is in UTC.
+
+    Raises:
+        ServiceError: it is not.
+    """
+    if value is None or 1 < value.year < 9999:
+        return value
+    raise ServiceError(
+        "ARGUMENT_ERROR", "created_after and created_before: the year must be from 2 to 9998"
+    )
 
 
 def label_filter(given: list[str]) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -28,7 +27,7 @@ from ..domain import (
 )
 from .body import StrictRoute
 from .context import Builder, Context, Ctx, Principal, Reader
-from .fields import Cursor, JobId, LabelFilter, Limit, Time, label_filter
+from .fields import Cursor, JobId, LabelFilter, Limit, Time, in_range, label_filter
 from .problems import problems
 from .resolve import Resolved, resolve_job
 from .schemas import JobDetail, JobIn, JobOut, PageOut, ValidationOut
@@ -239,8 +238,8 @@ def list_jobs(
             target_device=target_device,
             model_id=model_id,
             labels=label_filter(label),
-            created_after=_in_range(created_after),
-            created_before=_in_range(created_before),
+            created_after=in_range(created_after),
+            created_before=in_range(created_before),
         ),
         limit=limit,
         cursor=cursor,
@@ -249,15 +248,6 @@ def list_jobs(
     return PageOut(
         items=[job_out(v, artifacts[v.build.id]) for v in page.items],
         next_cursor=page.next_cursor,
-    )
-
-
-def _in_range(value: datetime | None) -> datetime | None:
-    """Keep a time inside what every database can hold once it is in UTC."""
-    if value is None or 1 < value.year < 9999:
-        return value
-    raise ServiceError(
-        "ARGUMENT_ERROR", "created_after and created_before: the year must be from 2 to 9998"
     )
 
 

@@ -1,5 +1,6 @@
 """Tables and stores. Every public method of a store is one transaction."""
 
+from .audit import Action, Actor, AuditEntry, AuditFilter, AuditStore, acting, acting_as
 from .builds import BuildStore
 from .catalog import ArtifactStore, CalibrationStore, ModelStore, NewCalibration, NewModel
 from .engine import DATABASE_ERRORS, Database, database_url, is_full
@@ -14,7 +15,12 @@ from .webhooks import RetryPolicy, WebhookSecret, WebhookStore
 
 __all__ = [
     "DATABASE_ERRORS",
+    "Action",
+    "Actor",
     "ArtifactStore",
+    "AuditEntry",
+    "AuditFilter",
+    "AuditStore",
     "BuildStore",
     "CalibrationStore",
     "Database",
@@ -36,6 +42,8 @@ __all__ = [
     "TokenStore",
     "WebhookSecret",
     "WebhookStore",
+    "acting",
+    "acting_as",
     "current_revision",
     "database_url",
     "head_revision",

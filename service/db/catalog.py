@@ -23,6 +23,7 @@ from ..domain import (
     manifest_digest,
     new_id,
 )
+from .audit import Action, audit
 from .engine import Database
 from .mapping import to_artifact, to_calibration, to_link, to_model
 from .paging import Page, cut_page, keyset
@@ -87,6 +88,10 @@ class ModelStore:
             )
             session.add(row)
             session.flush()
+            audit(
+                session, row.created_at, row.project, Action.MODEL_CREATE, row.id,
+                name=row.name, digest=row.digest,
+            )  # fmt: skip
             return to_model(row)
 
     def get(self, project: str, model_id: str) -> Model | None:
@@ -163,6 +168,10 @@ class CalibrationStore:
             )
             session.add(row)
             session.flush()
+            audit(
+                session, row.created_at, row.project, Action.CALIBRATION_CREATE, row.id,
+                name=row.name, digest=row.digest,
+            )  # fmt: skip
             return to_calibration(row)
 
     def get(self, project: str, calibration_id: str) -> Calibration | None:
@@ -281,6 +290,10 @@ class ArtifactStore:
             )
             session.add(row)
             session.flush()
+            audit(
+                session, now, project, Action.LINK_CREATE, row.id,
+                artifact_id=artifact_id, expires_at=expires.isoformat(),
+            )  # fmt: skip
             return to_link(row)
 
     def links_of(self, project: str, artifact_id: str) -> list[Link]:
@@ -321,6 +334,8 @@ class ArtifactStore:
                 .returning(LinkRow.id)
                 .execution_options(synchronize_session=False)
             ).scalar_one_or_none()
+            if found is not None:
+                audit(session, now, project, Action.LINK_REVOKE, link_id, artifact_id=artifact_id)
             return found is not None
 
 
@@ -362,3 +377,5 @@ def _delete(
         .values(deleted_at=now)
         .execution_options(synchronize_session=False)
     )
+    action = Action.MODEL_DELETE if table is ModelRow else Action.CALIBRATION_DELETE
+    audit(session, now, project, action, identifier)

@@ -14,6 +14,7 @@ from ..domain import (
     State,
     build_key,
 )
+from .audit import Action, audit
 from .endings import end_one_job
 from .job_events import JobEvents
 from .labels import rarest_first
@@ -184,7 +185,9 @@ class JobStore(JobEvents):
                     return
                 if state not in ACTIVE:
                     raise ServiceError("CONFLICT", f"the job has ended already: {state.value}")
-                end_one_job(session, build, job, State.CANCELLED, None, self._db.now(session))
+                now = self._db.now(session)
+                end_one_job(session, build, job, State.CANCELLED, None, now)
+                audit(session, now, project, Action.JOB_CANCEL, job_id)
 
         retrying(work)
         view = self.get(project, job_id)

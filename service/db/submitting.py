@@ -18,6 +18,7 @@ from ..domain import (
     State,
     new_id,
 )
+from .audit import Action, audit
 from .mapping import to_build, to_job
 from .outbox import owe_message
 from .requests import NewJob, Submission
@@ -98,6 +99,10 @@ def add_job(session: Session, new: NewJob, key: str, now: datetime) -> Submissio
                 expires_at=now + timedelta(hours=new.idempotency_hours),
             )
         )
+    audit(
+        session, now, job.project, Action.JOB_SUBMIT, job.id,
+        type=job.kind, cache=answer.value, source_id=job.source_id, retry_of=job.retry_of,
+    )  # fmt: skip
     _catch_up(session, new, build, job, answer, now)
     session.flush()
     session.expire_all()

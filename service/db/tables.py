@@ -24,6 +24,7 @@ from .types import JSON_TYPE, UtcDateTime
 __all__ = [
     "ArtifactRow",
     "AttemptRow",
+    "AuditRow",
     "Base",
     "BuildRow",
     "CalibrationRow",
@@ -341,6 +342,29 @@ class OutboxRow(Base):
     not_before: Mapped[datetime]
     tries: Mapped[int]
     last_error: Mapped[str | None] = mapped_column(Text)
+
+
+class AuditRow(Base):
+    """Who did what, and when."""
+
+    __tablename__ = "audit"
+    __table_args__ = (
+        Index("ix_audit_page", "project", "at", "id"),
+        Index("ix_audit_subject", "subject", "at"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    at: Mapped[datetime]
+    actor_kind: Mapped[str] = mapped_column(String(16))
+    actor_id: Mapped[str | None] = mapped_column(_Id)
+    actor_name: Mapped[str | None] = mapped_column(String(255))
+    actor_role: Mapped[str | None] = mapped_column(String(16))
+    address: Mapped[str | None] = mapped_column(String(64))
+    request_id: Mapped[str | None] = mapped_column(String(128))
+    action: Mapped[str] = mapped_column(String(32))
+    subject: Mapped[str | None] = mapped_column(_Id)
+    details: Mapped[dict[str, Any]]
 
 
 class WebhookRow(Base):

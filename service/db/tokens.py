@@ -10,6 +10,7 @@ from datetime import timedelta
 from sqlalchemy import func, select, update
 
 from ..domain import IdKind, Role, ServiceError, Token, new_id
+from .audit import Action, audit
 from .engine import Database
 from .tables import ProjectRow, TokenRow
 
@@ -62,6 +63,10 @@ class TokenStore:
             )
             session.add(row)
             session.flush()
+            audit(
+                session, now, project, Action.TOKEN_CREATE, row.id,
+                name=row.name, role=row.role,
+            )  # fmt: skip
             return _token(row), text
 
     def verify(self, text: str) -> Token | None:
@@ -87,14 +92,17 @@ class TokenStore:
     def revoke(self, token_id: str) -> bool:
         """Revoke a token for good; False when there is none."""
         with self._db.write() as session:
-            found = session.execute(
+            now = self._db.now(session)
+            project = session.execute(
                 update(TokenRow)
                 .where(TokenRow.id == token_id)
-                .values(revoked_at=func.coalesce(TokenRow.revoked_at, self._db.now(session)))
-                .returning(TokenRow.id)
+                .values(revoked_at=func.coalesce(TokenRow.revoked_at, now))
+                .returning(TokenRow.project)
                 .execution_options(synchronize_session=False)
             ).scalar_one_or_none()
-            return found is not None
+            if project is not None:
+                audit(session, now, project, Action.TOKEN_REVOKE, token_id)
+            return project is not None
 
 
 def _digest(text: str) -> str:

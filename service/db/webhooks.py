@@ -24,6 +24,7 @@ from ..domain import (
     WebhookDelivery,
     new_id,
 )
+from .audit import Action, audit
 from .engine import Database
 from .paging import Page, cut_page, keyset
 from .tables import ArtifactRow, JobRow, ProjectRow, WebhookAttemptRow, WebhookRow
@@ -170,6 +171,7 @@ class WebhookStore:
             row.webhook_generation += 1
             row.webhook_rotated_at = self._db.now(session)
             session.flush()
+            audit(session, row.webhook_rotated_at, project, Action.WEBHOOK_ROTATE, None)
             return _secret(row, row.webhook_rotated_at)
 
     # showing ------------------------------------------------------------------------------
@@ -223,18 +225,21 @@ class WebhookStore:
     def redeliver(self, project: str, delivery_id: str) -> bool:
         """Owe a message again, with all its tries; False when there is none."""
         with self._db.write() as session:
+            now = self._db.now(session)
             done = session.execute(
                 update(WebhookRow)
                 .where(WebhookRow.id == delivery_id, WebhookRow.project == project)
                 .values(
                     state=DeliveryState.PENDING.value,
                     tries_this_time=0,
-                    not_before=self._db.now(session),
+                    not_before=now,
                     finished_at=None,
                 )
                 .returning(WebhookRow.id)
                 .execution_options(synchronize_session=False)
             ).scalar_one_or_none()
+            if done is not None:
+                audit(session, now, project, Action.WEBHOOK_REDELIVER, delivery_id)
             return done is not None
 
     def _entity(self, row: WebhookRow) -> WebhookDelivery:

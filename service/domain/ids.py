@@ -30,6 +30,7 @@ class IdKind(StrEnum):
     TOKEN = "tok"  # noqa: S105 (a prefix)
     REQUEST = "req"
     WEBHOOK = "msg"
+    AUDIT = "aud"
 
 
 def new_id(kind: IdKind) -> str:
