@@ -4,125 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from service.db import (
     ArtifactStore,
-    BuildStore,
-    Database,
-    JobStore,
-    JobView,
-    NewJob,
     Reconciler,
-    run_migrations,
 )
 from service.domain import (
     DEFAULT_PROJECT,
     ArtifactKind,
-    BuildSpec,
-    CacheMode,
-    FileRef,
-    JobKind,
-    ModelFormat,
-    ModelInput,
     State,
 )
-from service.settings import EngineSettings, Settings
-from service.storage import LocalStore, scratch_folder
+from service.settings import Settings
+from service.storage import scratch_folder
 from worker.build import Builder, clean_scratch, scratch_root
 
-STAND_IN = Path(__file__).with_name("stand_in.py")
-MODEL = b"a model, as far as the stand-in can tell"
-
-
-@dataclass
-class House:
-    """A database, an object store and a builder over them."""
-
-    settings: Settings
-    db: Database
-    builds: BuildStore
-    jobs: JobStore
-    store: LocalStore
-    builder: Builder
-
-    def submit(self, **more: object) -> JobView:
-        digest = hashlib.sha256(MODEL).hexdigest()
-        spec = BuildSpec(
-            kind=JobKind.COMPILE,
-            engine="stand-in",
-            engine_version="1",
-            model=ModelInput(
-                ModelFormat.ONNX, digest, (FileRef("model.onnx", digest, len(MODEL)),)
-            ),
-            target_device="regulus-rb",
-            inference_scheme="single",
-        )
-        job = self.jobs.submit(
-            NewJob(
-                project=DEFAULT_PROJECT,
-                spec=spec,
-                request={"type": "compile"},
-                queue="qb.stand-in",
-                priority=5,
-                queue_limit_s=3600,
-                cache_mode=CacheMode.OFF,
-                **{"run_limit_s": 60, **more},  # type: ignore[arg-type]
-            )
-        ).job
-        return self.job(job.id)
-
-    def job(self, job_id: str) -> JobView:
-        view = self.jobs.get(DEFAULT_PROJECT, job_id)
-        assert view is not None
-        return view
-
-    def log(self, view: JobView) -> str:
-        chunks = self.jobs.log_chunks(view.job.build_id, 0)
-        return "".join(str(c.data["text"]) for c in chunks)
-
-
-Make = Callable[[str], House]
-
-
-@pytest.fixture
-def house(any_database_url: str, tmp_path: Path) -> Iterator[Make]:
-    opened: list[Database] = []
-
-    def make(behaviour: str) -> House:
-        settings = Settings(
-            data_dir=tmp_path / "data",
-            database_url=any_database_url,
-            heartbeat_seconds=0.1,
-            lease_seconds=2.0,
-            engines={
-                "stand-in": EngineSettings(
-                    command=[sys.executable, str(STAND_IN), behaviour], version="1"
-                )
-            },
-        )
-        run_migrations(any_database_url)
-        db = Database(any_database_url)
-        opened.append(db)
-        store = LocalStore(tmp_path / "objects")
-        upload = tmp_path / "upload"
-        upload.write_bytes(MODEL)
-        store.put_file(upload, hashlib.sha256(MODEL).hexdigest())
-        builds = BuildStore(db, settings.lease_policy())
-        return House(
-            settings, db, builds, JobStore(db), store, Builder(settings, builds, store, "test:1")
-        )
-
-    yield make
-    for db in opened:
-        db.close()
+from .house import MODEL, Make
 
 
 def test_a_build_ends_with_artifacts_log_and_usage(house: Make) -> None:
