@@ -28,6 +28,7 @@ from ..db import (
     WebhookStore,
     current_revision,
     head_revision,
+    read_gauges,
     run_migrations,
 )
 from ..domain import WebhookSigner
@@ -54,7 +55,7 @@ from . import (
 from .context import Broker, Context
 from .description import install_description
 from .hooks import WebhookPump
-from .metrics import Metrics
+from .metrics import Gauges, Metrics
 from .middleware import RequestMiddleware
 from .pump import OutboxPump
 from .signing import LinkSigner
@@ -198,9 +199,24 @@ def _context(settings: Settings, sender: Sender | None, db: Database) -> Context
         limit=settings.max_streams,
     )
 
-    def gauges() -> dict[str, tuple[str, str, dict[str, float]]]:
+    def gauges() -> Gauges:
         counts = {state.value: float(n) for state, n in jobs_store.counts().items()}
+        now = read_gauges(db)
         return {
+            "qb_builds_queued": ("Builds that wait, by queue.", "queue", now.queued),
+            "qb_builds_running": ("Builds that run, by queue.", "queue", now.running),
+            "qb_queue_oldest_seconds": (
+                "How long the oldest waiting build has waited, by queue.",
+                "queue",
+                now.oldest_s,
+            ),
+            "qb_workers_busy": ("Worker processes that run a build.", "", {"": now.busy_workers}),
+            "qb_outbox_messages": ("Broker messages not sent yet.", "", {"": now.outbox}),
+            "qb_outbox_oldest_seconds": (
+                "How long the oldest of them has waited.",
+                "",
+                {"": now.outbox_oldest_s},
+            ),
             "qb_jobs": ("Jobs in each state.", "state", counts),
             "qb_event_streams": (
                 "Open event streams and waiting calls.",

@@ -4,6 +4,7 @@ from .audit import Action, Actor, AuditEntry, AuditFilter, AuditStore, acting, a
 from .builds import BuildStore
 from .catalog import ArtifactStore, CalibrationStore, ModelStore, NewCalibration, NewModel
 from .engine import DATABASE_ERRORS, Database, database_url, is_full
+from .gauges import QueueGauges, read_gauges
 from .jobs import JobStore
 from .migrate import current_revision, head_revision, run_migrations
 from .outbox import Message, OutboxDispatcher, Sender
@@ -34,6 +35,7 @@ __all__ = [
     "NewModel",
     "OutboxDispatcher",
     "Page",
+    "QueueGauges",
     "ReconcileReport",
     "Reconciler",
     "RetryPolicy",
@@ -48,5 +50,6 @@ __all__ = [
     "database_url",
     "head_revision",
     "is_full",
+    "read_gauges",
     "run_migrations",
 ]
