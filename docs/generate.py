@@ -8,17 +8,53 @@ A part lies between ``<!-- generated: NAME -->`` and ``<!-- end: NAME -->``.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from qbcompiler.devices import list_devices
+from qbcompiler.devices.model import number
+from service.api.openapi import openapi_text
 from service.settings import settings_table
 
 HERE = Path(__file__).resolve().parent
 
+
+def devices_table() -> str:
+    """Return the target devices as a table."""
+    lines = [
+        "| device | chip | cores | schemes | int8, TOPS | operators that it lacks |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for device in list_devices():
+        cores = str(device.cores)
+        if device.clusters > 1:
+            cores += f" in {device.clusters} clusters"
+        lacks = sum(len(group.operators) for group in device.unsupported)
+        lines.append(
+            f"| `{device.name}` | {device.chip} | {cores} "
+            f"| {', '.join(f'`{scheme}`' for scheme in device.schemes)} "
+            f"| {number(device.compute.peak_int8_ops_per_s) / 1e12:g} | {lacks or 'none'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def operations_table() -> str:
+    """Return the calls of the HTTP API as a table."""
+    lines = ["| call | what it does |", "| --- | --- |"]
+    for path, item in json.loads(openapi_text())["paths"].items():
+        for method, operation in item.items():
+            if method in ("get", "put", "post", "delete", "head"):
+                lines.append(f"| `{method.upper()} {path}` | {operation['summary']} |")
+    return "\n".join(lines) + "\n"
+
+
 # document -> name of a part -> what writes it
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "operations.md": {"settings": settings_table},
+    "devices.md": {"devices": devices_table},
+    "http-api.md": {"operations": operations_table},
 }
 
 

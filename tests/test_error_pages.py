@@ -49,6 +49,10 @@ def test_every_code_has_a_page_and_every_page_a_code():
 def test_the_pages_are_those_of_the_documentation():
     held = {p.stem for p in (ROOT / "docs" / "errors").glob("*.md")}
     assert held == {*explained_codes(), "README"}
+    listed = re.findall(
+        r"^\| \[(\w+)\]", (ROOT / "docs/errors/README.md").read_text(), re.MULTILINE
+    )
+    assert sorted(listed) == explained_codes()
     assert (ROOT / "docs/errors/CONFIG_ERROR.md").read_text("utf-8") == error_page("CONFIG_ERROR")
 
 
