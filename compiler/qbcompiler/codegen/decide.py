@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..ir import Box
 from ..ir.boxes import contains, is_empty, whole
@@ -12,12 +12,16 @@ from ..ir.program import Place
 from .chains import may_follow, tile_chain
 from .layers import Layer, Model
 from .machine import Machine
-from .memory import Buffer, MemoryPlan, place
+from .memory import Buffer, Gaps, MemoryPlan, live_bound, place
 from .tiles import Tiling, split_axis, tile_layer
 
 __all__ = ["Decisions", "Step", "decide"]
 
 _ROUNDS = 200
+
+_FAR = 32
+"""How many steps before its own a step's constants may come in, where several cores' memories hold
+a part of a network's constants that is worth it; a core alone would but delay what it needs."""
 
 
 @dataclass(slots=True)
@@ -29,16 +33,18 @@ class Step:
         split: ``rows``, ``channels`` or ``none``.
         shares: each core's box of output 0; None for a core that does nothing.
         tilings: each core's tiles.
-        ahead: whether its first constants are fetched while the step before is computed.
+        ahead: how many steps before it its first constants are fetched; 0 for its own.
         before: the layers of a chain that come before its last one.
+        held: parts of its constants that have a buffer each; 0 for as many as the tiles need.
     """
 
     layer: Layer
     split: str
     shares: list[Box | None]
     tilings: list[Tiling | None] = field(default_factory=list)
-    ahead: bool = False
+    ahead: int = 0
     before: list[Layer] = field(default_factory=list)
+    held: int = 0
 
     @property
     def layers(self) -> list[Layer]:
@@ -57,7 +63,15 @@ class Step:
             for name, slot in (tiling.slots if tiling else {}).items():
                 size, count = found.get(name, (0, 0))
                 found[name] = (max(size, slot.size), max(count, slot.count))
+        if "weights" in found:
+            size, count = found["weights"]
+            found["weights"] = (size, max(count, self.held))
         return found
+
+    def weights(self) -> int:
+        """Return the bytes of its buffers for constants."""
+        slots = self.slots().items()
+        return sum(size * count for use, (size, count) in slots if use.startswith("weights"))
 
 
 @dataclass(slots=True)
@@ -98,8 +112,10 @@ def _decide(model: Model, machine: Machine, steps: list[Step], cores: int) -> De
     lives = _lives(model, steps)
     banned = _banned(model, cores)
     memo: dict[tuple[int, int, int, frozenset[str], bool], Tiling] = {}
-    ahead = True
+    depth = _FAR if cores > 1 else 1
     for _ in range(_ROUNDS):
+        for step in steps:
+            step.held = 0
         kept = _keep(model, machine, parts, lives, banned, cores)
         full = _tile(model, machine, steps, parts, lives, kept, memo)
         loose = [s for s in steps if s.before and not any(s.tilings)]
@@ -116,14 +132,17 @@ def _decide(model: Model, machine: Machine, steps: list[Step], cores: int) -> De
         if full is not None and full not in banned:
             banned.add(full)
             continue
-        _look_ahead(machine, steps, lives, kept, wanted=ahead)
-        found = _place_on_chip(machine, steps, lives, kept)
+        if depth > 1:
+            found = _place_early(machine, steps, lives, kept, depth)
+        else:
+            _look_ahead(machine, steps, lives, kept, wanted=depth > 0)
+            found = _place_on_chip(machine, steps, lives, kept)
         if found is not None:
             chip, numbers, slots, bound = found
             external, plan = _place_outside(model, machine, lives, kept)
             return Decisions(steps, parts, numbers, slots, chip, bound, external, plan)
-        if ahead:
-            ahead = False
+        if depth:
+            depth = 1 if depth > 1 else 0
         elif kept:
             banned.add(max(kept, key=lambda n: (kept[n], n)))
     raise AssertionError("buffers of single steps always fit")  # pragma: no cover
@@ -357,17 +376,23 @@ def _look_ahead(
     wanted: bool,
 ) -> None:
     """Mark the steps whose first constants fit beside the step before."""
+    used = _used(steps, lives, kept)
+    for index, step in enumerate(steps):
+        step.ahead, size = 0, step.weights()
+        if wanted and index and size and used[index - 1] + size <= machine.on_chip:
+            used[index - 1] += size
+            step.ahead = 1
+
+
+def _used(
+    steps: list[Step], lives: Mapping[str, tuple[int, int]], kept: Mapping[str, int]
+) -> list[int]:
+    """Return the bytes that each step needs on chip."""
     used = [sum(size * count for size, count in step.slots().values()) for step in steps]
     for name, size in kept.items():
         for i in range(lives[name][0], min(lives[name][1], len(steps) - 1) + 1):
             used[i] += size
-    for index, step in enumerate(steps):
-        step.ahead = False
-        size = sum(s * c for use, (s, c) in step.slots().items() if use.startswith("weights"))
-        count = 1
-        if wanted and index and size and used[index - 1] + size * count <= machine.on_chip:
-            used[index - 1] += size * count
-            step.ahead = True
+    return used
 
 
 Placed = tuple[list[Place], dict[str, int], list[dict[str, list[int]]], int]
@@ -380,22 +405,88 @@ def _place_on_chip(
     kept: Mapping[str, int],
 ) -> Placed | None:
     """Place every buffer, or return None where they do not fit."""
+    buffers, numbers, slots = _buffers(steps, lives, kept)
+    plan = place(buffers, alignment=machine.alignment, enough=machine.on_chip)
+    if plan.size > machine.on_chip:
+        return None
+    chip = [Place(plan.offsets[b.name], b.size, b.first, b.last) for b in buffers]
+    return chip, numbers, slots, plan.bound
+
+
+def _buffers(
+    steps: list[Step], lives: Mapping[str, tuple[int, int]], kept: Mapping[str, int]
+) -> tuple[list[Buffer], dict[str, int], list[dict[str, list[int]]]]:
+    """Return all buffers, the numbers of kept tensors, and those of each step by use."""
     buffers = [Buffer(f"kept {n}", size, *lives[n]) for n, size in kept.items()]
     numbers = {n: i for i, n in enumerate(kept)}
     slots: list[dict[str, list[int]]] = []
     for index, step in enumerate(steps):
         mine: dict[str, list[int]] = {}
         for use, (size, count) in step.slots().items():
-            first = index - 1 if use.startswith("weights") and step.ahead else index
+            first = index - step.ahead if use.startswith("weights") else index
             for k in range(count):
                 mine.setdefault(use, []).append(len(buffers))
                 buffers.append(Buffer(f"{index} {use} {k}", size, first, index))
         slots.append(mine)
-    plan = place(buffers, alignment=machine.alignment, enough=machine.on_chip)
-    if plan.size > machine.on_chip:
-        return None
-    chip = [Place(plan.offsets[b.name], b.size, b.first, b.last) for b in buffers]
-    return chip, numbers, slots, plan.bound
+    return buffers, numbers, slots
+
+
+def _place_early(
+    machine: Machine,
+    steps: list[Step],
+    lives: Mapping[str, tuple[int, int]],
+    kept: Mapping[str, int],
+    depth: int,
+) -> Placed | None:
+    """Place constants after all else, each where it may come in earliest; None if they do not fit.
+
+    They come in the order of the steps, so that none waits for what is wanted later.
+    """
+    used = _used(steps, lives, kept)
+    for index, step in enumerate(steps):
+        step.ahead, size = 0, step.weights()
+        if not size:
+            continue
+        # with a buffer for each part, all of a layer's constants can come early
+        step.held = max(len({j.part for j in t.jobs}) for t in step.tilings if t is not None)
+        if used[index] + step.weights() - size > machine.on_chip:
+            step.held = 0
+    buffers, numbers, slots = _buffers(steps, lives, kept)
+    constants = {
+        n for own in slots for use, ns in own.items() if use.startswith("weights") for n in ns
+    }
+    rest = [b for n, b in enumerate(buffers) if n not in constants]
+    plan = place(rest, alignment=machine.alignment)
+    chip: dict[int, Place] = {
+        n: Place(plan.offsets[b.name], b.size, b.first, b.last)
+        for n, b in enumerate(buffers)
+        if n not in constants
+    }
+    memory = Gaps(machine.on_chip, machine.alignment)
+    for found in chip.values():
+        memory.add(found.offset, found.size, found.first, found.last)
+    earliest = 0
+    for index, own in enumerate(slots):
+        mine = [n for use, ns in own.items() if use.startswith("weights") for n in ns]
+        firsts = []
+        for n in mine:
+            gap = memory.take(buffers[n].size, max(earliest, index - depth), index)
+            if gap is None:
+                return None
+            firsts.append(gap[1])
+            chip[n] = Place(gap[0], buffers[n].size, gap[1], index)
+        if mine:
+            earliest = max(firsts)
+            steps[index].ahead = index - earliest
+            for n in mine:
+                chip[n] = replace(chip[n], first=earliest)
+    lived = [replace(b, first=chip[n].first) for n, b in enumerate(buffers)]
+    return (
+        [chip[n] for n in range(len(buffers))],
+        numbers,
+        slots,
+        live_bound(lived, machine.alignment),
+    )
 
 
 def _place_outside(

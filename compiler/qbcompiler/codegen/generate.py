@@ -187,7 +187,9 @@ class _Writer:
         jobs = tiling.jobs if tiling is not None else []
         if tiling is not None:
             self._fill(out, step, tiling, jobs[0], rings)
-        self._look_ahead(out, index + 1)
+        for later in range(index + 1, len(self.d.steps)):
+            if self.d.steps[later].ahead == later - index:
+                self._look_ahead(out, later)
         for k, job in enumerate(jobs):
             assert tiling is not None
             if job.links:
@@ -209,9 +211,7 @@ class _Writer:
         return out
 
     def _look_ahead(self, out: list[Instruction], index: int) -> None:
-        """Fetch the first constants of the next step."""
-        if index >= len(self.d.steps) or not self.d.steps[index].ahead:
-            return
+        """Fetch the first constants of a later step."""
         step = self.d.steps[index]
         tiling = step.tilings[self.core]
         if tiling is None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["Buffer", "MemoryPlan", "place"]
+import numpy as np
+
+__all__ = ["Buffer", "Gaps", "MemoryPlan", "live_bound", "place"]
 
 _SEARCH_STEPS = 400
 _SEARCH_WORK = 8_000_000
@@ -92,6 +94,12 @@ def place(buffers: Iterable[Buffer], *, alignment: int = 1, enough: int = 0) -> 
     return MemoryPlan({b.name: offsets[b.name] for b in wanted}, size, bound)
 
 
+def live_bound(buffers: Iterable[Buffer], alignment: int = 1) -> int:
+    """Return the largest sum of (aligned) sizes alive at one step."""
+    aligned = [replace(b, size=-(-b.size // alignment) * alignment) for b in buffers]
+    return _bound(aligned)
+
+
 def _bound(buffers: Sequence[Buffer]) -> int:
     changes: dict[int, int] = {}
     for b in buffers:
@@ -147,3 +155,44 @@ def _search(
             order, current = candidate, found
             best = min(best, found, key=lambda f: f[0])
     return best
+
+
+class Gaps:
+    """A memory that buffers come into one after the other, each as early as there is room for it.
+
+    Args:
+        size: of the memory.
+        alignment: of offsets, and of sizes.
+    """
+
+    def __init__(self, size: int, alignment: int = 1) -> None:
+        self._size, self._alignment = size, alignment
+        self._rows: list[tuple[int, int, int, int]] = []  # offset, end, first, last
+
+    def add(self, offset: int, size: int, first: int, last: int) -> None:
+        """Take a place."""
+        end = offset + -(-size // self._alignment) * self._alignment
+        self._rows.append((offset, end, first, last))
+
+    def take(self, size: int, earliest: int, last: int) -> tuple[int, int] | None:
+        """Take a place until ``last``, from ``earliest`` on or as soon after as there is one.
+
+        Returns:
+            Offset and first step: the lowest offset of those with the earliest first step; None
+            where there is no room at ``last`` itself.
+        """
+        size = -(-size // self._alignment) * self._alignment
+        rows = np.asarray(self._rows, dtype=np.int64).reshape(-1, 4)
+        rows = rows[(rows[:, 2] <= last) & (rows[:, 3] >= earliest)]
+        offsets = np.unique(np.concatenate([[0], rows[:, 1], rows[:, 0] - size]))
+        offsets = offsets[(offsets >= 0) & (offsets + size <= self._size)]
+        if not offsets.size:
+            return None
+        near = (offsets[:, None] < rows[:, 1]) & (rows[:, 0] < offsets[:, None] + size)
+        firsts = np.where(near, rows[:, 3] + 1, earliest).max(axis=1, initial=earliest)
+        best = int(np.argmin(firsts))
+        if firsts[best] > last:
+            return None
+        found = int(offsets[best]), int(firsts[best])
+        self._rows.append((found[0], found[0] + size, found[1], last))
+        return found

@@ -1,10 +1,11 @@
 """How long a program takes, by the model of the device: a simulation, instruction by instruction.
 
-Each core has three engines, which work beside each other, each in program order: one brings
-operands in, one computes, one stores. An instruction begins when its engine is free and its buffers
-are: what it reads has been written, what it overwrites has been read. External memory serves one
-transfer at a time at full bandwidth, the one that is ready first. A shared transfer is paid by the
-core that asks first. Copies between cores take the reading core's link alone.
+Each core has four engines, which work beside each other, each in program order: one fetches
+constants, one brings activations in, one computes, one stores. An instruction begins when its
+engine is free and its buffers are: what it reads has been written, what it overwrites has been
+read. External memory serves one transfer at a time at full bandwidth, the one that is ready first.
+A shared transfer is paid by the core that asks first. Copies between cores take the reading core's
+link alone. A barrier waits for all but constants on their way: no other core reads them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from .machine import Machine
 
 __all__ = ["Span", "Timing", "simulate"]
 
-Engine = Literal["in", "compute", "out", "wait"]
+Engine = Literal["constants", "in", "compute", "out", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class _Core:
     def __init__(self, group: int, number: int, stream: Sequence[Instruction], count: int) -> None:
         self.group, self.number, self.stream = group, number, stream
         self.at = 0
-        self.free: dict[str, float] = {"in": 0.0, "compute": 0.0, "out": 0.0}
+        self.free: dict[str, float] = dict.fromkeys(get_args(Engine), 0.0)
         self.written = [0.0] * count
         self.busy = np.zeros(count)  # when a buffer was last read or written
         self.times: Counter[object] = Counter()
@@ -131,8 +132,8 @@ class _Core:
 
     @property
     def now(self) -> float:
-        """When all its engines are free."""
-        return max(self.free.values())
+        """When it may pass a barrier: all its engines but that of constants are free."""
+        return max(end for engine, end in self.free.items() if engine != "constants")
 
 
 class _Simulation:
@@ -178,7 +179,7 @@ class _Simulation:
             self._advance(core, queue)
             self._release(self.cores[group], queue)
         found = self.result
-        found.cycles = max(1, math.ceil(max(c.now for cores in self.cores for c in cores)))
+        found.cycles = max(1, math.ceil(max(max(c.free.values()) for g in self.cores for c in g)))
         for mine, total in (
             (self._compute, found.compute),
             (self._linked, found.linked),
@@ -219,7 +220,7 @@ class _Simulation:
             for c in cores:
                 if c.group == 0 and self.keep:
                     self.result.spans.append(Span(c.number, "wait", c.now, end, -1, "sync"))
-                c.free = dict.fromkeys(c.free, end)
+                c.free = {engine: max(free, end) for engine, free in c.free.items()}
                 c.at += 1
                 if c.group == 0:
                     waiting = c.stream[c.at] if c.at < len(c.stream) else None
@@ -239,15 +240,15 @@ class _Simulation:
             core.times[what] += 1
             key = (core.group, what, core.times[what])
         size = self._moved(x)
+        engine: Engine = "constants" if isinstance(x, Fetch) else "in"
         if key is not None and key in self.paid:
-            self._end(core, x, "in", start, max(start, self.paid[key]), size=0)
+            self._end(core, x, engine, start, max(start, self.paid[key]), size=0)
         else:
             start = max(start, self.bus)
             length = size / self.machine.bytes_per_cycle
             if isinstance(x, Tile):
                 length = max(length, x.cycles)
             end = self.bus = start + length
-            engine: Engine = "in"
             if isinstance(x, Store):
                 engine = "out"
             elif isinstance(x, Tile):
@@ -271,7 +272,8 @@ class _Simulation:
         """Return when an instruction's engine and buffers are free."""
         if isinstance(x, (Load, Fetch, Copy)):
             buffer = x.buffer if isinstance(x, Fetch) else x.target.buffer
-            times = [core.free["in"], self._idle(core, buffer)]
+            engine = "constants" if isinstance(x, Fetch) else "in"
+            times = [core.free[engine], self._idle(core, buffer)]
             if isinstance(x, Load):
                 times.append(self.stored[core.group, self.p.root(x.target.tensor)])
             elif isinstance(x, Copy):

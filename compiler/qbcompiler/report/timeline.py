@@ -13,13 +13,16 @@ from typing import Any
 
 __all__ = ["ENGINES", "device_section", "lanes_of", "roofline_svg", "timeline_svg"]
 
-ENGINES = ("in", "compute", "out", "wait")
+ENGINES = ("in", "compute", "out", "wait", "constants")
 """What a lane's spans are about, in the order of a span's second number."""
 
 _WIDTH, _MARGIN = 960, 56
 _LANE, _GAP = 34, 10
 _MOST_SPANS = 4000
-_COLOURS = ("#4c8dd6", "#3f9b63", "#c98a2b", "#b9554f")
+_ROWS = {4: (0, 6), 0: (7, 6), 1: (14, 13), 2: (28, 6)}
+"""Of a lane, by engine: from where and how high; what is not named fills the lane."""
+_LEGEND = ("loads", "arithmetic", "stores", "waiting", "constants")
+_COLOURS = ("#4c8dd6", "#3f9b63", "#c98a2b", "#b9554f", "#7d6bc4")
 
 
 def lanes_of(spans: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
@@ -74,7 +77,8 @@ def timeline_svg(lanes: Mapping[str, Any], cycles: int, title: str) -> str:
         for engine, start, end, layer in spans:
             if end - start < least:
                 continue
-            y, tall = {0: (top, 8), 1: (top + 9, 15), 2: (top + 25, 8)}.get(engine, (top, _LANE))
+            y, tall = _ROWS.get(engine, (0, _LANE))
+            y += top
             x, wide = _MARGIN + inner * start / cycles, inner * (end - start) / cycles
             what = escape(names[layer], quote=True) if layer >= 0 else "all cores wait"
             opacity = ".35" if engine == 3 else ".85"
@@ -90,8 +94,7 @@ def timeline_svg(lanes: Mapping[str, Any], cycles: int, title: str) -> str:
             f'fill="var(--soft)">{cycles * i // 4:,}</text>'
         )
     legend = ", ".join(
-        f'<span style="color:{c}">{n}</span>'
-        for c, n in zip(_COLOURS, ("loads", "arithmetic", "stores", "waiting"), strict=True)
+        f'<span style="color:{c}">{n}</span>' for c, n in zip(_COLOURS, _LEGEND, strict=True)
     )
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH} {height}" role="img" '

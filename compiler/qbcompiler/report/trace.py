@@ -13,8 +13,8 @@ from .build import write_bytes
 
 __all__ = ["trace_events", "write_trace"]
 
-_LANES = {"in": 0, "compute": 1, "out": 2, "wait": 3}
-_NAMES = ("loads", "arithmetic", "stores", "barriers")
+_LANES = {"constants": 0, "in": 1, "compute": 2, "out": 3, "wait": 4}
+_NAMES = ("constants", "loads", "arithmetic", "stores", "barriers")
 
 
 def trace_events(compiled: Compiled) -> dict[str, Any]:
