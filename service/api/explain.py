@@ -32,6 +32,8 @@ _PAGE = """\
   <a class="brand" href="/">qb compile server</a>
   <nav aria-label="Pages">
     <a href="/">Jobs</a>
+    <a href="/#new">New job</a>
+    <a href="/#keys">Keys</a>
     <a href="/docs">API</a>
     <a href="/errors">Errors</a>
   </nav>

@@ -5,6 +5,9 @@ import { t } from "./i18n.js";
 // at once, so that no page flashes in the other theme
 document.documentElement.dataset.theme = localStorage.getItem("qb-theme") || "auto";
 
+/** Layers of an error that are shown; the whole list is in the answer. */
+const MOST_LAYERS = 50;
+
 export const find = (id) => document.getElementById(id);
 
 /** Make an element. Text is never markup, and no attribute can carry a script. */
@@ -163,6 +166,21 @@ export function showProblem(element, error) {
   for (const entry of body.errors || []) {
     const where = entry.pointer || entry.parameter || "";
     element.append(make("p", {}, make("code", {}, where), ` ${entry.detail || ""}`));
+  }
+  const layers = Array.isArray(body.details?.layers) ? body.details.layers : [];
+  if (layers.length && typeof layers[0] === "object") {
+    element.append(
+      table(
+        [t("Layer"), t("Operator"), t("Runs on"), t("Why")],
+        layers.slice(0, MOST_LAYERS).map((layer) =>
+          make("tr", {},
+            make("td", { class: "wrap" }, layer.name),
+            make("td", {}, layer.op),
+            make("td", {}, [layer.device?.toUpperCase(), layer.place].filter(Boolean).join(", ")),
+            make("td", { class: "wrap" }, layer.reason ?? ""))),
+        { label: t("Layers"), id: "error-layers" },
+      ),
+    );
   }
   if (body.hint) element.append(make("p", { class: "hint" }, `${t("What to do")}: ${body.hint}`));
   if (body.request_id) {

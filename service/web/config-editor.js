@@ -113,12 +113,18 @@ export function configEditor({ report, preset }) {
       report(error);
     }
   };
-  return {
-    element: make("details", { id: "config-box" },
+  const element = make("details", { id: "config-box" },
       make("summary", {}, t("Configuration")),
       make("label", {}, t("JSON, laid over the preset"), area),
       make("small", { id: "config-note" }, t("It is checked against the server's schema while you type.")),
-      state, fill),
+      state, fill);
+  return {
+    element,
+    fill: (config) => {
+      area.value = JSON.stringify(config, null, 2);
+      test().catch(report);
+      element.open = true;
+    },
     /** The configuration, or undefined for none; throws where it is wrong. */
     value: async () => {
       if (!area.value.trim()) return undefined;

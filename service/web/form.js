@@ -1,6 +1,6 @@
 // A new job: files by drop or choice, device, scheme and preset from the server.
 
-import { bytes, make, once, post, send, showProblem } from "./common.js";
+import { bytes, get, make, once, post, send, showProblem } from "./common.js";
 import { configEditor } from "./config-editor.js";
 import { t } from "./i18n.js";
 
@@ -28,13 +28,15 @@ async function dropped(transfer) {
 
 function dropZone({ id, label, note, accept, report, changed }) {
   let files = [];
+  let kept = null;
   const input = make("input", { type: "file", id, accept, multiple: true, "aria-describedby": `${id}-files ${id}-note` });
   const list = make("div", { class: "chosen", id: `${id}-files` });
   const take = (found) => {
     files = found;
     const size = files.reduce((sum, file) => sum + file.size, 0);
     const names = files.slice(0, 3).map((file) => file.name).join(", ");
-    list.textContent = files.length === 0 ? "" : `${names}${files.length > 3 ? " …" : ""} (${files.length > 1 ? `${t("{0} files", files.length)}, ` : ""}${bytes(size)})`;
+    if (files.length) kept = null;
+    list.textContent = files.length === 0 ? (kept ? t("{0}, which the server has", kept.name) : "") : `${names}${files.length > 3 ? " …" : ""} (${files.length > 1 ? `${t("{0} files", files.length)}, ` : ""}${bytes(size)})`;
     changed?.(files);
   };
   input.onchange = () => take([...input.files]);
@@ -57,7 +59,16 @@ function dropZone({ id, label, note, accept, report, changed }) {
       report(error);
     }
   });
-  return { element: zone, input, files: () => files };
+  return {
+    element: zone,
+    files: () => files,
+    /** What the server has already, and which is used when no file is chosen. */
+    keep: (found) => {
+      kept = found;
+      take([]);
+    },
+    kept: () => kept,
+  };
 }
 
 /** ``x=1,3,224,224 y=1,8`` as an object. */
@@ -74,7 +85,7 @@ export function shapesOf(text) {
   return shapes;
 }
 
-export function formView(_, { signal, report }) {
+export function formView([like], { signal, report }) {
   const select = (id, ...options) => make("select", { id }, options);
   const device = select("device");
   const scheme = select("scheme");
@@ -127,6 +138,31 @@ export function formView(_, { signal, report }) {
     scheme.replaceChildren(...(found?.schemes || []).map((x) => make("option", {}, x)));
     if (found?.schemes.includes(before)) scheme.value = before;
   };
+  /** Fill in what another job asked for. */
+  const fillFrom = async (id) => {
+    const job = await get(`/v1/jobs/${encodeURIComponent(id)}`, { signal });
+    const asked = job.request;
+    const source = asked.model_id || asked.mblt_id;
+    const nameOf = async (path) => (await get(path, { signal }).catch(() => ({ name: source }))).name;
+    const path = source.startsWith("mdl_") ? "models" : "artifacts";
+    model.keep({ id: source, name: await nameOf(`/v1/${path}/${source}`) });
+    if (asked.calibration_id) {
+      samples.keep({ id: asked.calibration_id, name: await nameOf(`/v1/calibrations/${asked.calibration_id}`) });
+    }
+    type.value = asked.type;
+    if (asked.target_device) device.value = asked.target_device;
+    fillSchemes();
+    if (asked.inference_scheme) scheme.value = asked.inference_scheme;
+    preset.value = asked.config_preset ?? "";
+    preset.onchange();
+    offload.checked = Boolean(asked.cpu_offload);
+    shapes.value = Object.entries(asked.input_shapes || {}).map(([key, shape]) => `${key}=${shape.join(",")}`).join(" ");
+    revision.value = asked.source_revision ?? "";
+    labels.value = Object.entries(asked.labels || {}).map(([key, value]) => `${key}=${value}`).join(" ");
+    name.value = asked.name ?? "";
+    if (asked.compile_config) config.fill(asked.compile_config);
+    adapt();
+  };
   type.onchange = adapt;
   device.onchange = fillSchemes;
   preset.onchange = () => (presetNote.textContent = presets.find((p) => p.name === preset.value)?.description ?? "");
@@ -137,6 +173,7 @@ export function formView(_, { signal, report }) {
     device.replaceChildren(...devices.map((d) => make("option", { value: d.name }, `${d.name} (${d.chip})`)));
     preset.append(...presets.map((p) => make("option", {}, p.name)));
     fillSchemes();
+    return like ? fillFrom(like) : null;
   }).catch(report);
 
   const upload = async (path, parts, what) => {
@@ -175,7 +212,8 @@ export function formView(_, { signal, report }) {
   const start = async () => {
     showProblem(problem, null);
     const request = { type: type.value };
-    const [main, parts] = modelParts(model.files());
+    const known = model.kept();
+    const [main, parts] = known ? [known, null] : modelParts(model.files());
     const settings = await config.value();
     if (settings !== undefined) request.compile_config = settings;
     if (device.value) request.target_device = device.value;
@@ -189,13 +227,15 @@ export function formView(_, { signal, report }) {
     if (revision.value.trim()) request.source_revision = revision.value.trim();
     request.labels = labelsOf(labels.value);
     request.name = name.value.trim() || main.name;
-    const uploaded = await upload("/v1/models", parts, main.name);
+    const uploaded = known ?? (await upload("/v1/models", parts, main.name));
     request[type.value === "quantize" ? "mblt_id" : "model_id"] = uploaded.id;
     if (type.value !== "parse") {
       const files = samples.files();
       if (files.length) {
         const what = files.length === 1 ? files[0].name : t("{0} files", files.length);
         request.calibration_id = (await upload("/v1/calibrations", files.map((file) => ["file", file, file.name]), what)).id;
+      } else if (samples.kept()) {
+        request.calibration_id = samples.kept().id;
       } else {
         request.use_random_calib = true;
       }

@@ -121,7 +121,7 @@ export class GraphView {
 
   place() {
     const measure = document.createElement("canvas").getContext("2d");
-    measure.font = `13px ${FONT}`;
+    measure.font = `600 13px ${FONT}`;
     for (const node of this.nodes) {
       node.title = short(node.kind === "layer" ? node.op : node.name, 34);
       node.note = short(node.kind === "layer" ? node.name : t(node.kind), 34);

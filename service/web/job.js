@@ -200,16 +200,18 @@ export function jobView([given], { signal, report }) {
       make("div", {}, make("h2", {}, t("Request")), request(job)),
       make("div", {}, make("h2", {}, t("Result")), make("div", { id: "job-result" }, result(job)), files(job, report)),
     );
-    const ended = ENDED.has(job.state);
-    actions.replaceChildren(
-      ...[
-        ended ? null : act(t("Cancel"), async () => { await post(`/v1/jobs/${id}/cancel`); await draw(); }, { id: "cancel" }),
-        ended && job.state !== "succeeded" ? act(t("Run again"), () => goTo(`/v1/jobs/${id}/retry`), { id: "retry" }) : null,
-        job.state === "succeeded" ? act(t("Build again and compare the bytes"), () => goTo(`/v1/jobs/${id}/reproduce`), { id: "reproduce" }) : null,
-      ].filter(Boolean),
-    );
     if (shown !== job.state) {
       shown = job.state;
+      // only now: a button must not be replaced while it has the focus
+      const ended = ENDED.has(job.state);
+      actions.replaceChildren(
+        ...[
+          ended ? null : act(t("Cancel"), async () => { await post(`/v1/jobs/${id}/cancel`); await draw(); }, { id: "cancel" }),
+          ended && job.state !== "succeeded" ? act(t("Run again"), () => goTo(`/v1/jobs/${id}/retry`), { id: "retry" }) : null,
+          make("a", { href: `#new/${job.id}`, class: "button", id: "change" }, t("Change and build again")),
+          job.state === "succeeded" ? act(t("Build again and compare the bytes"), () => goTo(`/v1/jobs/${id}/reproduce`), { id: "reproduce" }) : null,
+        ].filter(Boolean),
+      );
       again.replaceChildren(commands(job, named));
       if (job.state === "succeeded") {
         logBox.open = false;

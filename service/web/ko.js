@@ -24,7 +24,7 @@ export const KO = {
   "Bundle with everything to build again": "다시 빌드하는 데 필요한 모든 것을 담은 번들", Checklist: "체크리스트", Provenance: "출처 증명",
   "The same by command": "명령으로 똑같이 하기", "Copy as {0}": "{0}(으)로 복사", Copy: "복사", Copied: "복사됨", "Press Ctrl+C": "Ctrl+C를 누르세요",
   Log: "로그", "{0}: {1} of {2}": "{0}: {2} 중 {1}", Cancel: "취소", "Run again": "다시 실행",
-  "Build again and compare the bytes": "다시 빌드하여 바이트 비교", "What to do": "해결 방법",
+  "Build again and compare the bytes": "다시 빌드하여 바이트 비교", "What to do": "해결 방법", "Change and build again": "바꿔서 다시 빌드", "{0}, which the server has": "{0} (서버에 있음)",
   // a build
   "Reading the report and the graph…": "보고서와 그래프를 읽는 중…", "What to try next": "다음에 시도할 것",
   "Quantization error by layer": "레이어별 양자화 오차",

@@ -101,6 +101,21 @@ def test_from_drop_to_download(
     )
     assert answer.status_code == 202 and answer.json()["cache"] == "hit", answer.text
 
+    # the next one differs in a setting; nothing is uploaded again
+    page.click("#change")
+    expect(page.locator("#model-files")).to_have_text("digits cnn.onnx, which the server has")
+    expect(page.locator("#revision")).to_have_value("9fceb02")
+    page.select_option("#preset", "")
+    page.fill("#name", "without a preset")
+    page.get_by_role("button", name="Start the job").click()
+    page.wait_for_url("**/#job/job_*")
+    expect(page.locator("h1")).to_have_text("without a preset")
+    expect(page.locator("#job-state")).to_have_text("succeeded", timeout=60_000)
+    other = server.job(page.url.rsplit("/", 1)[1])
+    same = ("model_id", "calibration_id", "target_device", "source_revision", "labels")
+    assert {key: other[key] for key in same} == {key: job[key] for key in same}
+    assert other["config_preset"] is None
+
 
 def test_a_job_starts_with_the_keyboard_alone(
     server: Server, open_page: OpenPage, digits_cnn: Path

@@ -70,13 +70,17 @@ def test_hostile_names_are_text(live: Live, open_page: OpenPage) -> None:
 
 def test_an_error_has_its_hint_and_the_page_of_its_code(live: Live, open_page: OpenPage) -> None:
     job = live.parse_job(2)
-    failure = Failure("UNSUPPORTED_OPERATOR", HOSTILE, hint="use another operator")
+    layers = [{"name": HOSTILE, "op": "Loop", "place": "body", "device": "cpu", "reason": "why"}]
+    failure = Failure(
+        "UNSUPPORTED_OPERATOR", HOSTILE, hint="use another operator", details={"layers": layers}
+    )
     live.context.builds.fail(live.claim(job), failure)
     page = open_page(f"{live.url}/#job/{job['id']}")
     error = page.locator("#job-error")
     expect(error).to_contain_text(HOSTILE)
     expect(error).to_contain_text("What to do: use another operator")
     expect(error.get_by_role("link")).to_have_attribute("href", "/errors/UNSUPPORTED_OPERATOR")
+    expect(page.locator("#error-layers tbody tr")).to_have_text(f"{HOSTILE}LoopCPU, bodywhy")
     page.click("#retry")
     expect(page.locator("#job-state")).to_have_text("queued")
     page.click("#cancel")
