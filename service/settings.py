@@ -250,6 +250,7 @@ class Settings(BaseSettings):
     max_json_bytes: int = Field(default=1 << 20, ge=1024, description="Largest JSON body.")
     max_json_depth: int = Field(default=32, ge=2, le=200, description="Deepest JSON body.")
     max_labels: int = Field(default=32, ge=0, le=1000, description="Most labels of one resource.")
+    max_matrix_jobs: int = Field(default=64, ge=1, le=1000, description="Most jobs of one matrix.")
     max_log_bytes: int = Field(
         default=4 << 20, ge=4096, description="Longest log kept for one build; then it is cut."
     )

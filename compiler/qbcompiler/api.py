@@ -395,6 +395,7 @@ def _quantize(
         "preset": plan.preset,
         "calibration": record.as_dict(),
         "accuracy": accuracy.summary(),
+        "estimate": compiled.cost.summary(),
         **({"reuse": plan.reuse} if plan.reuse else {}),
         **_common_summary(plan),
     }

@@ -142,6 +142,7 @@ def limits_of(context: Context) -> dict[str, float | int | None]:
         "max_json_bytes": s.max_json_bytes,
         "max_json_depth": s.max_json_depth,
         "max_labels": s.max_labels,
+        "max_matrix_jobs": s.max_matrix_jobs,
         "max_page_items": 200,
         "max_wait_seconds": s.max_wait_seconds,
         "max_streams": s.max_streams,

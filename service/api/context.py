@@ -19,6 +19,7 @@ from ..db import (
     CalibrationStore,
     Database,
     JobStore,
+    MatrixStore,
     ModelStore,
     TokenStore,
     WebhookStore,
@@ -62,6 +63,7 @@ class Context:
     db: Database
     store: ObjectStore
     jobs: JobStore
+    matrices: MatrixStore
     builds: BuildStore
     models: ModelStore
     calibrations: CalibrationStore

@@ -31,6 +31,7 @@ __all__ = [
     "Labels",
     "Limit",
     "LinkId",
+    "MatrixId",
     "ModelId",
     "Name",
     "Revision",
@@ -92,6 +93,7 @@ ArtifactId = Annotated[
 DeliveryId = Annotated[
     str, Path(pattern=id_pattern(IdKind.WEBHOOK), description="A webhook delivery's id.")
 ]
+MatrixId = Annotated[str, Path(pattern=id_pattern(IdKind.MATRIX), description="A matrix's id.")]
 LinkId = Annotated[str, Path(pattern=id_pattern(IdKind.LINK), description="A link's id.")]
 Limit = Annotated[int, Query(ge=1, le=200, description="Most items of the page.")]
 Cursor = Annotated[

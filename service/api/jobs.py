@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -33,7 +34,7 @@ from .resolve import Resolved, resolve_job
 from .schemas import JobDetail, JobIn, JobOut, PageOut, ValidationOut
 from .views import job_detail, job_out
 
-__all__ = ["ACCEPTED", "find_job", "request_again", "router", "submit"]
+__all__ = ["ACCEPTED", "find_job", "mend_answer", "new_job", "request_again", "router", "submit"]
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
 
@@ -115,31 +116,14 @@ def submit(
     if body.validate_only:
         return _json(200, _validation(context, principal.project, resolved))
     if body.cache is CacheMode.ON:
-        _mend_answer(context, principal.project, resolved)
+        mend_answer(context, principal.project, resolved)
     submission = context.jobs.submit(
-        NewJob(
-            project=principal.project,
-            spec=resolved.spec,
-            request=request,
-            queue=resolved.engine.queue,
-            priority=body.priority,
-            queue_limit_s=resolved.limits.queue_s,
-            run_limit_s=resolved.limits.run_s,
-            memory_limit_mb=resolved.limits.memory_mb,
-            cache_mode=body.cache,
-            name=body.name,
-            labels=body.labels,
-            source_revision=body.source_revision,
-            model_id=body.model_id,
-            mblt_id=body.mblt_id,
-            calibration_id=body.calibration_id,
+        replace(
+            new_job(context, principal.project, body, resolved),
             retry_of=retry_of,
-            webhook_url=body.webhook_url,
             compare_with=compare,
             idempotency_key=idempotency_key,
             request_digest=digest,
-            idempotency_hours=context.settings.idempotency_hours,
-            traceparent=tracing.traceparent(),
         )
     )
     context.pump.kick()
@@ -154,7 +138,31 @@ def submit(
     return _accepted(context, submission)
 
 
-def _mend_answer(context: Context, project: str, resolved: Resolved) -> None:
+def new_job(context: Context, project: str, body: JobIn, resolved: Resolved) -> NewJob:
+    """Return a request, understood, as the store takes it."""
+    return NewJob(
+        project=project,
+        spec=resolved.spec,
+        request=body.model_dump(mode="json", exclude_unset=True),
+        queue=resolved.engine.queue,
+        priority=body.priority,
+        queue_limit_s=resolved.limits.queue_s,
+        run_limit_s=resolved.limits.run_s,
+        memory_limit_mb=resolved.limits.memory_mb,
+        cache_mode=body.cache,
+        name=body.name,
+        labels=body.labels,
+        source_revision=body.source_revision,
+        model_id=body.model_id,
+        mblt_id=body.mblt_id,
+        calibration_id=body.calibration_id,
+        webhook_url=body.webhook_url,
+        idempotency_hours=context.settings.idempotency_hours,
+        traceparent=tracing.traceparent(),
+    )
+
+
+def mend_answer(context: Context, project: str, resolved: Resolved) -> None:
     """Keep a finished build from answering when a file of its is gone from the object store."""
     answer, build = context.jobs.find_answer(project, resolved.spec)
     if build is None or answer is not CacheAnswer.HIT:

@@ -30,7 +30,7 @@ from .context import Context
 from .problems import from_compiler
 from .schemas import EffectiveLimits, JobIn
 
-__all__ = ["Resolved", "resolve_job"]
+__all__ = ["Resolved", "refuse", "resolve_job"]
 
 # paths would be read on the server
 _PATH_FIELDS = (
@@ -60,7 +60,7 @@ def resolve_job(context: Context, project: str, job: JobIn) -> Resolved:
         ServiceError: the first thing that is wrong, with a pointer to the field.
     """
     if len(job.labels) > context.settings.max_labels:
-        raise _refuse("/labels", f"at most {context.settings.max_labels} labels")
+        raise refuse("/labels", f"at most {context.settings.max_labels} labels")
     _webhook_rules(context, job)
     engine = _engine(context, job)
     model = _model(context, project, job)
@@ -95,7 +95,7 @@ def resolve_job(context: Context, project: str, job: JobIn) -> Resolved:
     return Resolved(spec, engine, _limits(context, job), notes, warnings)
 
 
-def _refuse(
+def refuse(
     pointer: str,
     detail: str,
     *,
@@ -103,6 +103,7 @@ def _refuse(
     hint: str | None = None,
     nearest: str | None = None,
 ) -> ServiceError:
+    """Return the error that points to a field."""
     near = f"; did you mean {nearest!r}?" if nearest else ""
     return ServiceError(
         code,
@@ -118,7 +119,7 @@ def _webhook_rules(context: Context, job: JobIn) -> None:
     try:
         check_webhook_url(job.webhook_url, context.settings.webhook_allowed_networks)
     except WebhookUrlError as exc:
-        raise _refuse(
+        raise refuse(
             "/webhook_url",
             str(exc),
             hint="give a public https:// URL; QB_WEBHOOK_ALLOWED_NETWORKS lets the server's "
@@ -131,7 +132,7 @@ def _engine(context: Context, job: JobIn) -> Engine:
     engine = context.engines.get(name)
     if engine is None:
         near = difflib.get_close_matches(name, list(context.engines), n=1)
-        raise _refuse(
+        raise refuse(
             "/engine",
             f"there is no engine {name!r}",
             hint=f"engines: {', '.join(context.engines)}",
@@ -144,18 +145,18 @@ def _model(context: Context, project: str, job: JobIn) -> Model:
     quantize = job.type is JobKind.QUANTIZE
     wanted, other = ("mblt_id", "model_id") if quantize else ("model_id", "mblt_id")
     if getattr(job, other) is not None:
-        raise _refuse(f"/{other}", f"a {job.type.value} job takes {wanted}")
+        raise refuse(f"/{other}", f"a {job.type.value} job takes {wanted}")
     identifier: str | None = getattr(job, wanted)
     if identifier is None:
-        raise _refuse(f"/{wanted}", f"a {job.type.value} job needs {wanted}")
+        raise refuse(f"/{wanted}", f"a {job.type.value} job needs {wanted}")
     if identifier.startswith("art_"):
         return _of_artifact(context, project, identifier)
     model = context.models.get(project, identifier)
     if model is None:
-        raise _refuse(f"/{wanted}", f"there is no model {identifier!r}", code="NOT_FOUND")
+        raise refuse(f"/{wanted}", f"there is no model {identifier!r}", code="NOT_FOUND")
     expected = ModelFormat.MBLT if quantize else ModelFormat.ONNX
     if model.format is not expected:
-        raise _refuse(
+        raise refuse(
             f"/{wanted}",
             f"{identifier!r} is an {model.format.value.upper()} file; a {job.type.value} job "
             f"takes an {expected.value.upper()}",
@@ -167,9 +168,9 @@ def _model(context: Context, project: str, job: JobIn) -> Model:
 def _of_artifact(context: Context, project: str, identifier: str) -> Model:
     artifact = context.artifacts.get(project, identifier)
     if artifact is None:
-        raise _refuse("/mblt_id", f"there is no artifact {identifier!r}", code="NOT_FOUND")
+        raise refuse("/mblt_id", f"there is no artifact {identifier!r}", code="NOT_FOUND")
     if artifact.kind is not ArtifactKind.MBLT:
-        raise _refuse("/mblt_id", f"{identifier!r} is of kind {artifact.kind.value}, not mblt")
+        raise refuse("/mblt_id", f"{identifier!r} is of kind {artifact.kind.value}, not mblt")
     build = context.builds.get(artifact.build_id)
     assert build is not None
     return Model(
@@ -224,7 +225,7 @@ def _no_paths(given: Mapping[str, Any]) -> None:
             snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in part)
             value = value.get(part, value.get(snake)) if isinstance(value, Mapping) else None
         if value:
-            raise _refuse(
+            raise refuse(
                 f"/compile_config/{'/'.join(path)}",
                 "a path would be looked for on the server",
                 code="CONFIG_ERROR",
@@ -235,16 +236,16 @@ def _no_paths(given: Mapping[str, Any]) -> None:
 def _calibration_rules(job: JobIn, config: CompileConfig) -> None:
     if job.type is JobKind.PARSE:
         if job.calibration_id is not None:
-            raise _refuse("/calibration_id", "a parse job takes no calibration data")
+            raise refuse("/calibration_id", "a parse job takes no calibration data")
         return
     if job.calibration_id is not None and config.use_random_calib:
-        raise _refuse(
+        raise refuse(
             "/use_random_calib" if job.use_random_calib else "/compile_config/useRandomCalib",
             "random calibration and a calibration set exclude each other",
             hint="leave one of the two out",
         )
     if job.calibration_id is None and not config.use_random_calib:
-        raise _refuse(
+        raise refuse(
             "/calibration_id",
             "No calibration dataset is provided",
             code="CALIBRATION_MISSING",
@@ -258,7 +259,7 @@ def _calibration(context: Context, project: str, job: JobIn) -> CalibrationInput
         return None
     found = context.calibrations.get(project, job.calibration_id)
     if found is None:
-        raise _refuse(
+        raise refuse(
             "/calibration_id",
             f"there is no calibration set {job.calibration_id!r}",
             code="NOT_FOUND",
@@ -279,7 +280,7 @@ def _device(job: JobIn, model: Model, engine: Engine) -> str | None:
         if job.type is JobKind.PARSE:
             return None
         own = "; the MBLT was parsed for none" if job.type is JobKind.QUANTIZE else ""
-        raise _refuse(
+        raise refuse(
             "/target_device",
             f"a {job.type.value} job needs a target device{own}",
             code="DEVICE_SCHEME_ERROR",

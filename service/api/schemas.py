@@ -47,6 +47,7 @@ __all__ = [
     "PresetOut",
     "PresetSummary",
     "Readiness",
+    "TimingsOut",
     "ValidationOut",
 ]
 

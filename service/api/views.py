@@ -24,7 +24,15 @@ from .schemas import (
     TimingsOut,
 )
 
-__all__ = ["artifact_out", "calibration_out", "error_out", "job_detail", "job_out", "model_out"]
+__all__ = [
+    "artifact_out",
+    "calibration_out",
+    "error_out",
+    "job_detail",
+    "job_out",
+    "model_out",
+    "timings_out",
+]
 
 
 def model_out(model: Model) -> ModelOut:
@@ -152,14 +160,15 @@ def _job_fields(view: JobView, artifacts: Sequence[Artifact]) -> dict[str, Any]:
         "created_at": job.created_at,
         "started_at": job.started_at,
         "finished_at": job.finished_at,
-        "timings": _timings(view),
+        "timings": timings_out(view),
         "artifacts": [artifact_out(a) for a in artifacts] if succeeded else [],
         "summary": dict(build.summary) if succeeded and build.summary is not None else None,
         "error": error_out(job.failure),
     }
 
 
-def _timings(view: JobView) -> TimingsOut:
+def timings_out(view: JobView) -> TimingsOut:
+    """Show how long a job waited and ran."""
     job = view.job
     now = datetime.now(UTC)
     begun = job.started_at or job.finished_at or now

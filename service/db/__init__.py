@@ -6,6 +6,7 @@ from .catalog import ArtifactStore, CalibrationStore, ModelStore, NewCalibration
 from .engine import DATABASE_ERRORS, Database, database_url, is_full
 from .gauges import QueueGauges, read_gauges
 from .jobs import JobStore
+from .matrices import Matrix, MatrixStore
 from .migrate import current_revision, head_revision, run_migrations
 from .outbox import Message, OutboxDispatcher, Sender
 from .paging import Page
@@ -28,6 +29,8 @@ __all__ = [
     "JobFilter",
     "JobStore",
     "JobView",
+    "Matrix",
+    "MatrixStore",
     "Message",
     "ModelStore",
     "NewCalibration",

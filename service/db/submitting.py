@@ -75,14 +75,30 @@ def hold_inputs(session: Session, new: NewJob) -> None:
             raise ServiceError("NOT_FOUND", f"there is no {what} {identifier!r}")
 
 
-def add_job(session: Session, new: NewJob, key: str, now: datetime) -> Submission:
-    """Add a job, and a build unless one answers already."""
+def add_job(
+    session: Session,
+    new: NewJob,
+    key: str,
+    now: datetime,
+    *,
+    matrix: tuple[str, int] | None = None,
+) -> Submission:
+    """Add a job, and a build unless one answers already.
+
+    Args:
+        session, now: the transaction and its time.
+        new: the request.
+        key: of the build.
+        matrix: the job's matrix and place in it, if it is of one.
+    """
     holder = lock_build(session, BuildRow.project == new.project, BuildRow.cache_key == key)
     if new.cache_mode is CacheMode.ON and holder is not None:
         build, answer = holder, answer_of(holder)
     else:
         build, answer = _new_build(session, new, key, holder, now), CacheAnswer.MISS
     job = _job_row(new, build, answer, now)
+    if matrix is not None:
+        job.matrix_id, job.matrix_index = matrix
     session.add(job)
     session.flush()
     session.add_all(

@@ -33,6 +33,7 @@ __all__ = [
     "JobLabelRow",
     "JobRow",
     "LinkRow",
+    "MatrixRow",
     "ModelRow",
     "OutboxRow",
     "ProjectRow",
@@ -216,6 +217,7 @@ class JobRow(Base):
         Index("ix_jobs_device", "project", "target_device", "created_at", "id"),
         Index("ix_jobs_source", "source_id", "created_at", "id"),
         Index("ix_jobs_calibration", "calibration_id"),
+        Index("ix_jobs_matrix", "matrix_id", "matrix_index"),
     )
 
     id: Mapped[str] = mapped_column(_Id, primary_key=True)
@@ -241,6 +243,8 @@ class JobRow(Base):
     failure: Mapped[dict[str, Any] | None]
     retry_of: Mapped[str | None] = mapped_column(_Id)
     webhook_url: Mapped[str | None] = mapped_column(String(2048))
+    matrix_id: Mapped[str | None] = mapped_column(_Id)
+    matrix_index: Mapped[int | None]
     event_floor: Mapped[int] = mapped_column(BigInteger)
     event_end: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
@@ -342,6 +346,20 @@ class OutboxRow(Base):
     not_before: Mapped[datetime]
     tries: Mapped[int]
     last_error: Mapped[str | None] = mapped_column(Text)
+
+
+class MatrixRow(Base):
+    """Jobs that were asked for together."""
+
+    __tablename__ = "matrices"
+    __table_args__ = (Index("ix_matrices_page", "project", "created_at", "id"),)
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str | None] = mapped_column(String(255))
+    request: Mapped[dict[str, Any]]
+    skipped: Mapped[list[Any]]
+    created_at: Mapped[datetime]
 
 
 class AuditRow(Base):

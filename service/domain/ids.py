@@ -31,6 +31,7 @@ class IdKind(StrEnum):
     REQUEST = "req"
     WEBHOOK = "msg"
     AUDIT = "aud"
+    MATRIX = "mtx"
 
 
 def new_id(kind: IdKind) -> str:
