@@ -145,6 +145,10 @@ class Settings(BaseSettings):
         default=True,
         description="Answer artifact downloads with 307 to a presigned URL; off: pass bytes on.",
     )
+    s3_presign_uploads: bool = Field(
+        default=True,
+        description="Let clients send parts straight to the bucket; off: the service passes on.",
+    )
     s3_presign_seconds: int = Field(
         default=900, ge=30, le=604800, description="How long a presigned URL is valid."
     )
@@ -251,6 +255,21 @@ class Settings(BaseSettings):
     max_json_depth: int = Field(default=32, ge=2, le=200, description="Deepest JSON body.")
     max_labels: int = Field(default=32, ge=0, le=1000, description="Most labels of one resource.")
     max_matrix_jobs: int = Field(default=64, ge=1, le=1000, description="Most jobs of one matrix.")
+    upload_part_bytes: int = Field(
+        default=32 << 20,
+        ge=4096,
+        le=1 << 30,
+        description="Size of the parts of a large upload; S3 wants at least 5 MiB.",
+    )
+    upload_hours: float = Field(
+        default=24.0,
+        gt=0.0,
+        le=8760.0,
+        description="How long an upload in parts is kept that is not completed, or not yet used.",
+    )
+    max_open_uploads: int = Field(
+        default=100, ge=1, le=100_000, description="Most unfinished uploads of one project."
+    )
     max_log_bytes: int = Field(
         default=4 << 20, ge=4096, description="Longest log kept for one build; then it is cut."
     )
@@ -360,6 +379,8 @@ class Settings(BaseSettings):
     def _consistent(self) -> Self:
         if self.default_engine != BUILTIN_ENGINE and self.default_engine not in self.engines:
             raise ValueError(f"QB_DEFAULT_ENGINE={self.default_engine!r} is not in QB_ENGINES")
+        if self.s3_bucket is not None and self.upload_part_bytes < 5 << 20:
+            raise ValueError("QB_UPLOAD_PART_BYTES must be at least 5242880 with a bucket")
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ValueError(
                 "QB_HEARTBEAT_SECONDS must be at most half of QB_LEASE_SECONDS, or one late "
@@ -409,6 +430,11 @@ class Settings(BaseSettings):
     def scratch_dir(self) -> Path:
         """Folder of temporary files; on the same file system as the objects."""
         return self.data_dir / "tmp"
+
+    @property
+    def uploads_dir(self) -> Path:
+        """Folder of unfinished uploads; on the same file system as the objects."""
+        return self.data_dir / "uploads"
 
     def lease_policy(self) -> LeasePolicy:
         """The times and counts by which the stores work."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,6 +27,7 @@ from ..db import (
     RetryPolicy,
     Sender,
     TokenStore,
+    UploadStore,
     WebhookStore,
     current_revision,
     head_revision,
@@ -35,7 +37,7 @@ from ..db import (
 from ..domain import WebhookSigner
 from ..engines import list_engines
 from ..settings import Mode, Settings, SettingsError, get_settings
-from ..storage import clean_scratch, open_store
+from ..storage import clean_scratch, open_staging, open_store
 from ..tracing import set_up_tracing, stop_tracing
 from . import (
     artifacts,
@@ -52,6 +54,7 @@ from . import (
     page,
     problems,
     records,
+    uploads,
     webhooks,
 )
 from .context import Broker, Context
@@ -61,6 +64,7 @@ from .metrics import Gauges, Metrics
 from .middleware import RequestMiddleware
 from .pump import OutboxPump
 from .signing import LinkSigner
+from .sweep import UploadSweep
 from .version import service_version
 from .watch import Watcher
 
@@ -79,6 +83,7 @@ a JSON pointer to the field. Lists are cursor pages. Times are RFC 3339, UTC.
 _TAGS: list[dict[str, Any]] = [
     {"name": "models", "description": "Uploaded models."},
     {"name": "calibrations", "description": "Uploaded calibration data."},
+    {"name": "uploads", "description": "Large files, in parts that survive either side's end."},
     {"name": "jobs", "description": "Compile, parse and quantize jobs."},
     {"name": "matrices", "description": "Many jobs in one call, compared."},
     {"name": "records", "description": "How packages were made, and making them again."},
@@ -107,12 +112,15 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
         context.watcher.start()
         context.pump.start()
         context.webhook_pump.start()
+        context.sweep.start()
         try:
             yield
         finally:
             await context.watcher.stop()
             await asyncio.to_thread(context.webhook_pump.stop)
             await asyncio.to_thread(context.pump.stop)
+            await asyncio.to_thread(context.sweep.stop)
+            await asyncio.to_thread(context.hashing.shutdown, cancel_futures=True)
             await asyncio.to_thread(context.db.close)
             # here, for a server that has been told to stop ends without coming back
             await asyncio.to_thread(stop_tracing)
@@ -140,6 +148,7 @@ def create_app(settings: Settings | None = None, *, sender: Sender | None = None
         calibrations.router,
         # before jobs: "matrix" is no job's id
         matrices.router,
+        uploads.router,
         jobs.router,
         events.router,
         records.router,
@@ -230,10 +239,12 @@ def _context(settings: Settings, sender: Sender | None, db: Database) -> Context
             ),
         }
 
+    store, upload_store = open_store(settings), UploadStore(db)
+    staging = open_staging(settings, store)
     return Context(
         settings=settings,
         db=db,
-        store=open_store(settings),
+        store=store,
         jobs=jobs_store,
         matrices=MatrixStore(db),
         builds=BuildStore(db, policy),
@@ -242,6 +253,10 @@ def _context(settings: Settings, sender: Sender | None, db: Database) -> Context
         artifacts=ArtifactStore(db),
         tokens=TokenStore(db),
         audit=AuditStore(db),
+        uploads=upload_store,
+        staging=staging,
+        sweep=UploadSweep(upload_store, staging),
+        hashing=ThreadPoolExecutor(2, thread_name_prefix="hashing"),
         engines=list_engines(settings),
         watcher=watcher,
         pump=OutboxPump(OutboxDispatcher(db, sender)),

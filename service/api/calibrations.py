@@ -33,10 +33,12 @@ from .fields import (
     check_name,
     label_filter,
 )
+from .from_upload import held_file, held_upload, is_json, json_content, read_json
 from .multipart import PartBegin, PartData, PartEnd, read_multipart
 from .problems import problems
 from .schemas import CalibrationOut, PageOut
 from .scratch import request_scratch
+from .upload_schemas import CalibrationFromUpload
 from .views import calibration_out
 
 __all__ = ["router"]
@@ -53,6 +55,7 @@ _FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
+            **json_content(CalibrationFromUpload),
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
@@ -77,7 +80,7 @@ _FORM: dict[str, Any] = {
                         },
                     },
                 }
-            }
+            },
         },
     }
 }
@@ -87,7 +90,7 @@ _FORM: dict[str, Any] = {
     "",
     status_code=201,
     response_model=CalibrationOut,
-    responses=problems(400, 413, 415, 422, 507),
+    responses=problems(400, 404, 409, 413, 415, 422, 507),
     openapi_extra=_FORM,
     summary="Upload calibration data",
     operation_id="create_calibration",
@@ -97,14 +100,24 @@ async def create_calibration(
 ) -> CalibrationOut:
     """Upload an archive of a calibration folder, or single samples, as `multipart/form-data`.
 
-    Every sample's header is checked: its kind, type, shape, and that it is whole.
+    Every sample's header is checked: its kind, type, shape, and that it is whole. A large archive
+    comes better as an upload, whose id then is sent as JSON.
     """
     settings = context.settings
-    limit = settings.max_calibration_bytes + _MAX_OVERHEAD
-    check_length(request, limit, "the calibration data")
+    named = None
+    if is_json(request):
+        named = await read_json(request, CalibrationFromUpload, settings.max_json_depth)
+    else:
+        limit = settings.max_calibration_bytes + _MAX_OVERHEAD
+        check_length(request, limit, "the calibration data")
     async with AsyncExitStack() as stack:
         folder = await stack.enter_async_context(request_scratch(context, "the calibration data"))
-        upload = await _read_form(request, context, stack, folder)
+        if named is not None:
+            upload = await run_in_threadpool(
+                _take_upload, context, principal.project, folder, named
+            )
+        else:
+            upload = await _read_form(request, context, stack, folder)
         found = await run_in_threadpool(_finish, context, principal.project, folder, upload)
     response.headers["Location"] = f"/v1/calibrations/{found.id}"
     return calibration_out(found)
@@ -176,6 +189,8 @@ class _Upload:
     def __init__(self) -> None:
         self.files: list[tuple[str, Spool]] = []
         self.texts: dict[str, str] = {}
+        self.labels: dict[str, str] | None = None
+        self.archive: Path | None = None
 
 
 async def _read_form(
@@ -233,6 +248,36 @@ async def _read_form(
     return upload
 
 
+def _take_upload(
+    context: Context, project: str, folder: Path, named: CalibrationFromUpload
+) -> _Upload:
+    """Take the archive from a completed upload."""
+    settings = context.settings
+    if len(named.labels) > settings.max_labels:
+        raise _form_error("labels", f"must be at most {settings.max_labels} labels")
+    held = held_upload(context, project, named.upload_id, "/upload_id")
+    if held.size > settings.max_calibration_bytes + _MAX_OVERHEAD:
+        raise ServiceError(
+            "PAYLOAD_TOO_LARGE",
+            f"the calibration data is larger than {settings.max_calibration_bytes} bytes",
+            hint="GET /v1/limits lists every bound",
+            details={"limit": settings.max_calibration_bytes},
+        )
+    upload = _Upload()
+    upload.archive = held_file(context, held, folder).path
+    if archive_kind(upload.archive) is None:
+        detail = f"upload {held.id} is not an archive"
+        raise ServiceError(
+            "CALIBRATION_DATA_ERROR",
+            detail,
+            hint="pack the samples as .zip, .tar, .tar.gz or .tar.zst",
+            errors=[FieldError("/upload_id", detail)],
+        )
+    upload.labels = named.labels
+    upload.texts = {"name": named.name or held.name or "", "list": named.list}
+    return upload
+
+
 def _utf8(name: str, value: bytearray) -> str:
     try:
         return value.decode("utf-8")
@@ -251,19 +296,22 @@ def _form_error(field: str, detail: str) -> ServiceError:
 def _finish(context: Context, project: str, scratch: Path, upload: _Upload) -> Calibration:
     """Unpack, check, pack again in order, store and record."""
     settings = context.settings
-    labels = check_labels(upload.texts.get("labels", ""), settings.max_labels)
-    first_name = upload.files[0][0].replace("\\", "/").rsplit("/", 1)[-1]
+    labels = upload.labels
+    if labels is None:
+        labels = check_labels(upload.texts.get("labels", ""), settings.max_labels)
+    first_name = ""
+    if upload.files:
+        first_name = upload.files[0][0].replace("\\", "/").rsplit("/", 1)[-1]
     given = upload.texts.get("name") or first_name or "calibration"
     name = check_name(given)
     folder = scratch / "samples"
     folder.mkdir()
-    first = upload.files[0][1]
-    kind = archive_kind(first.path)
-    # an .npz and a .pt are ZIP files too, and are samples
-    if len(upload.files) == 1 and kind is not None and not is_sample(first_name):
-        files = _unpack(context, first, folder)
-    else:
-        files = _single(upload, folder)
+    archive = upload.archive
+    if archive is None and len(upload.files) == 1 and not is_sample(first_name):
+        # an .npz and a .pt are ZIP files too, and are samples
+        path = upload.files[0][1].path
+        archive = path if archive_kind(path) is not None else None
+    files = _unpack(context, archive, folder) if archive is not None else _single(upload, folder)
     facts = pack_calibration(
         folder,
         files,
@@ -288,7 +336,7 @@ def _finish(context: Context, project: str, scratch: Path, upload: _Upload) -> C
     )
 
 
-def _unpack(context: Context, spool: Spool, folder: Path) -> list[FileRef]:
+def _unpack(context: Context, archive: Path, folder: Path) -> list[FileRef]:
     settings = context.settings
     limits = ArchiveLimits(
         entries=settings.max_archive_entries,
@@ -296,7 +344,7 @@ def _unpack(context: Context, spool: Spool, folder: Path) -> list[FileRef]:
         ratio=settings.max_unpack_ratio,
     )
     try:
-        return unpack(spool.path, folder, limits)
+        return unpack(archive, folder, limits)
     except ArchiveError as exc:
         raise ServiceError(
             "PAYLOAD_TOO_LARGE" if exc.too_large else "CALIBRATION_DATA_ERROR",

@@ -135,6 +135,9 @@ def limits_of(context: Context) -> dict[str, float | int | None]:
     return {
         "max_model_bytes": s.max_model_bytes,
         "max_calibration_bytes": s.max_calibration_bytes,
+        "upload_part_bytes": s.upload_part_bytes,
+        "upload_hours": s.upload_hours,
+        "max_open_uploads": s.max_open_uploads,
         "max_unpacked_bytes": s.max_unpacked_bytes,
         "max_unpack_ratio": s.max_unpack_ratio,
         "max_archive_entries": s.max_archive_entries,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -22,17 +23,19 @@ from ..db import (
     MatrixStore,
     ModelStore,
     TokenStore,
+    UploadStore,
     WebhookStore,
     acting,
 )
 from ..domain import DEFAULT_PROJECT, Role, ServiceError, WebhookSigner
 from ..engines import Engine
 from ..settings import Settings
-from ..storage import ObjectStore
+from ..storage import ObjectStore, Staging
 from .hooks import WebhookPump
 from .metrics import Metrics
 from .pump import OutboxPump
 from .signing import LinkSigner
+from .sweep import UploadSweep
 from .watch import Watcher
 
 __all__ = [
@@ -70,6 +73,10 @@ class Context:
     artifacts: ArtifactStore
     tokens: TokenStore
     audit: AuditStore
+    uploads: UploadStore
+    staging: Staging
+    sweep: UploadSweep
+    hashing: Executor
     engines: Mapping[str, Engine]
     watcher: Watcher
     pump: OutboxPump

@@ -17,6 +17,9 @@ _LINKS: dict[str, dict[str, tuple[str, ...]]] = {
     "create_model": {"model_id": ("get_model", "delete_model")},
     "put_model": {"model_id": ("get_model", "delete_model")},
     "create_calibration": {"calibration_id": ("get_calibration", "delete_calibration")},
+    "create_upload": {
+        "upload_id": ("get_upload", "sign_parts", "put_part", "complete_upload", "delete_upload")
+    },
     "create_job": {"job_id": ("get_job", "job_log", "cancel_job", "retry_job")},
     "retry_job": {"job_id": ("get_job", "job_log", "cancel_job")},
 }

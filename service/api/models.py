@@ -29,10 +29,12 @@ from .fields import (
     file_name,
     label_filter,
 )
+from .from_upload import HeldFile, held_file, held_upload, is_json, json_content, read_json
 from .multipart import PartBegin, PartData, PartEnd, read_multipart
 from .problems import problems
 from .schemas import ModelOut, PageOut
 from .scratch import request_scratch
+from .upload_schemas import ModelFromUpload
 from .views import model_out
 
 __all__ = ["router"]
@@ -50,6 +52,7 @@ _FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
+            **json_content(ModelFromUpload),
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
@@ -76,7 +79,7 @@ _FORM: dict[str, Any] = {
                         },
                     },
                 }
-            }
+            },
         },
     }
 }
@@ -93,7 +96,7 @@ _RAW: dict[str, Any] = {
     "",
     status_code=201,
     response_model=ModelOut,
-    responses=problems(400, 413, 415, 422, 507),
+    responses=problems(400, 404, 409, 413, 415, 422, 507),
     openapi_extra=_FORM,
     summary="Upload a model",
     operation_id="create_model",
@@ -103,12 +106,20 @@ async def create_model(
 ) -> ModelOut:
     """Upload an ONNX model (or an MBLT) as `multipart/form-data`.
 
-    It is written to the store while it arrives; its inputs and outputs are read from it.
+    It is written to the store while it arrives; its inputs and outputs are read from it. Large
+    files come better as uploads, whose ids then are sent as JSON.
     """
-    check_length(request, context.settings.max_model_bytes + _MAX_OVERHEAD, "the model")
+    named = None
+    if is_json(request):
+        named = await read_json(request, ModelFromUpload, context.settings.max_json_depth)
+    else:
+        check_length(request, context.settings.max_model_bytes + _MAX_OVERHEAD, "the model")
     async with AsyncExitStack() as stack:
         form = _Form(await stack.enter_async_context(request_scratch(context, "the model")))
-        await _read_form(request, context, stack, form)
+        if named is not None:
+            await run_in_threadpool(_take_uploads, context, principal.project, form, named)
+        else:
+            await _read_form(request, context, stack, form)
         model = await run_in_threadpool(_finish, context, principal.project, form)
     response.headers["Location"] = f"/v1/models/{model.id}"
     return model_out(model)
@@ -150,9 +161,9 @@ async def put_model(
         form.name = name
         form.revision = check_revision(source_revision)
         form.labels = check_labels(labels, context.settings.max_labels)
-        form.main = stack.enter_context(_spool(form, context.settings.max_model_bytes))
+        form.main = spool = stack.enter_context(_spool(form, context.settings.max_model_bytes))
         form.main_name = file_name(name, "model.onnx")
-        await _fill(form.main, request.stream())
+        await _fill(spool, request.stream())
         model = await run_in_threadpool(_finish, context, principal.project, form)
     response.headers["Location"] = f"/v1/models/{model.id}"
     return model_out(model)
@@ -221,12 +232,12 @@ class _Form:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.main: Spool | None = None
+        self.main: Spool | HeldFile | None = None
         self.main_name = "model.onnx"
         self.name: str | None = None
         self.revision: str | None = None
         self.labels: dict[str, str] = {}
-        self.external: dict[str, Spool] = {}
+        self.external: dict[str, Spool | HeldFile] = {}
 
 
 def _spool(form: _Form, limit: int) -> Spool:
@@ -288,7 +299,12 @@ def _place(form: _Form, part: PartBegin, spool: Spool) -> None:
         form.main = spool
         form.main_name = file_name(part.filename, "model.onnx")
         return
-    location = (part.filename or "").replace("\\", "/")
+    form.external[_location(form, part.filename or "")] = spool
+
+
+def _location(form: _Form, given: str) -> str:
+    """Return the location of an external file in its plainest form."""
+    location = given.replace("\\", "/")
     pure = PurePosixPath(location)
     if not pure.parts or pure.is_absolute() or ".." in pure.parts:
         raise _form_error("external_data", f"has the unsafe filename {location[:100]!r}")
@@ -296,7 +312,7 @@ def _place(form: _Form, part: PartBegin, spool: Spool) -> None:
     check_name(name, "external_data")
     if name in form.external or len(form.external) >= _MAX_EXTERNAL:
         raise _form_error("external_data", f"has {name[:100]!r} twice, or too many files")
-    form.external[name] = spool
+    return name
 
 
 def _utf8(name: str, value: bytearray) -> str:
@@ -380,9 +396,34 @@ def _finish(context: Context, project: str, form: _Form) -> Model:
     )
 
 
-def _stored(context: Context, name: str, spool: Spool) -> FileRef:
-    size = spool.size
-    return FileRef(name, spool.store(context.store), size)
+def _stored(context: Context, name: str, file: Spool | HeldFile) -> FileRef:
+    size = file.size
+    return FileRef(name, file.store(context.store), size)
+
+
+def _take_uploads(context: Context, project: str, form: _Form, named: ModelFromUpload) -> None:
+    """Take a model's files from completed uploads."""
+    settings = context.settings
+    if len(named.labels) > settings.max_labels:
+        raise _form_error("labels", f"must be at most {settings.max_labels} labels")
+    upload = held_upload(context, project, named.upload_id, "/upload_id")
+    form.main_name = file_name(named.name or upload.name, "model.onnx")
+    form.name, form.revision, form.labels = named.name, named.source_revision, named.labels
+    form.main = held_file(context, upload, form.folder)
+    total = upload.size
+    for location, upload_id in named.external_data.items():
+        at = f"/external_data/{location.replace('~', '~0').replace('/', '~1')}"
+        upload = held_upload(context, project, upload_id, at)
+        file = held_file(context, upload, form.folder, needed=False)
+        form.external[_location(form, location)] = file
+        total += upload.size
+    if total > settings.max_model_bytes:
+        raise ServiceError(
+            "PAYLOAD_TOO_LARGE",
+            f"the model is larger than {settings.max_model_bytes} bytes",
+            hint="GET /v1/limits lists every bound",
+            details={"limit": settings.max_model_bytes},
+        )
 
 
 def _check_external(form: _Form, facts: ModelFacts) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "STATUS_OF_CODE",
     "BadBody",
     "Problem",
+    "body_types",
     "from_compiler",
     "help_path",
     "install",
@@ -145,6 +146,10 @@ class Problem(BaseModel):
         default=None, description="What is wrong with which field."
     )
     details: dict[str, Any] | None = Field(default=None, description="Facts for machines.")
+
+
+body_types = "qb.body_type"
+"""Key of a request's scope: the model of a body that the route read itself."""
 
 
 class BadBody(HTTPException):
@@ -419,6 +424,8 @@ def _model_in(annotation: Any) -> Any:
 
 
 def _body_type(request: Request) -> Any:
+    if body_types in request.scope:
+        return request.scope[body_types]
     field = getattr(request.scope.get("route"), "body_field", None)
     annotation = None if field is None else field.field_info.annotation
     return _model_in(annotation)

@@ -13,6 +13,7 @@ from .paging import Page
 from .reconcile import Reconciler, ReconcileReport
 from .requests import JobFilter, JobView, NewJob, Submission
 from .tokens import TokenStore
+from .uploads import UploadStore
 from .webhooks import RetryPolicy, WebhookSecret, WebhookStore
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Sender",
     "Submission",
     "TokenStore",
+    "UploadStore",
     "WebhookSecret",
     "WebhookStore",
     "acting",

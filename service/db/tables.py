@@ -38,6 +38,8 @@ __all__ = [
     "OutboxRow",
     "ProjectRow",
     "TokenRow",
+    "UploadPartRow",
+    "UploadRow",
     "WebhookAttemptRow",
     "WebhookRow",
 ]
@@ -423,3 +425,45 @@ class WebhookAttemptRow(Base):
     seconds: Mapped[float] = mapped_column(Float)
     status: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(Text)
+
+
+class UploadRow(Base):
+    """Files that come in parts."""
+
+    __tablename__ = "uploads"
+    __table_args__ = (
+        Index("ix_uploads_page", "project", "created_at", "id"),
+        Index("ix_uploads_content", "project", "sha256", "state"),
+        Index("ix_uploads_expires", "expires_at"),
+    )
+
+    id: Mapped[str] = mapped_column(_Id, primary_key=True)
+    project: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str | None] = mapped_column(String(255))
+    size: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(_Digest)
+    part_size: Mapped[int] = mapped_column(BigInteger)
+    state: Mapped[str] = mapped_column(_State)
+    staging: Mapped[str | None] = mapped_column(String(1024))
+    already_present: Mapped[bool] = mapped_column(Boolean)
+    # who joins the parts and checks the digest, and until when that holds
+    finisher: Mapped[str | None] = mapped_column(String(64))
+    finishing_until: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class UploadPartRow(Base):
+    """Parts that are held whole, where the object store does not keep that list itself."""
+
+    __tablename__ = "upload_parts"
+
+    upload_id: Mapped[str] = mapped_column(
+        ForeignKey("uploads.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    size: Mapped[int] = mapped_column(BigInteger)
+    # another each time that the part is written
+    mark: Mapped[str] = mapped_column(String(32))
+    created_at: Mapped[datetime]

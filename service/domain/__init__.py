@@ -40,6 +40,7 @@ from .states import (
     can_move,
     check_move,
 )
+from .upload import MAX_PARTS, Upload, UploadState, part_size_of
 from .webhooks import (
     DeliveryState,
     Network,
@@ -55,6 +56,7 @@ __all__ = [
     "ACTIVE",
     "DEFAULT_PROJECT",
     "INPUT_FAULT_CODES",
+    "MAX_PARTS",
     "RETRYABLE_CODES",
     "TERMINAL",
     "TRANSITIONS",
@@ -93,6 +95,8 @@ __all__ = [
     "StoredFile",
     "Token",
     "TransitionError",
+    "Upload",
+    "UploadState",
     "Usage",
     "WebhookAttempt",
     "WebhookDelivery",
@@ -112,5 +116,6 @@ __all__ = [
     "key_document",
     "manifest_digest",
     "new_id",
+    "part_size_of",
     "statement",
 ]

@@ -27,6 +27,7 @@ class IdKind(StrEnum):
     ATTEMPT = "att"
     ARTIFACT = "art"
     LINK = "lnk"
+    UPLOAD = "upl"
     TOKEN = "tok"  # noqa: S105 (a prefix)
     REQUEST = "req"
     WEBHOOK = "msg"

@@ -6,13 +6,17 @@ from .local import LocalStore
 from .port import CHUNK, ObjectMissing, ObjectStore, StorageError, check_digest
 from .scratch import clean_scratch, scratch_folder
 from .spool import Spool
+from .staging import Heartbeat, LocalStaging, Staging
 
 __all__ = [
     "CHUNK",
+    "Heartbeat",
+    "LocalStaging",
     "LocalStore",
     "ObjectMissing",
     "ObjectStore",
     "Spool",
+    "Staging",
     "StorageError",
     "check_digest",
     "clean_scratch",
@@ -20,6 +24,7 @@ __all__ = [
     "fetch_file",
     "fetch_model",
     "inside",
+    "open_staging",
     "open_store",
     "scratch_folder",
 ]
@@ -45,3 +50,14 @@ def open_store(settings: Settings) -> ObjectStore:
             presign=settings.s3_presign_downloads,
         )
     )
+
+
+def open_staging(settings: Settings, store: ObjectStore) -> Staging:
+    """Return where unfinished uploads to a store are kept."""
+    if isinstance(store, LocalStore):
+        return LocalStaging(settings.uploads_dir, store)
+    from .s3 import S3Store
+    from .s3_staging import S3Staging
+
+    assert isinstance(store, S3Store)
+    return S3Staging(store, presign=settings.s3_presign_uploads)

@@ -100,6 +100,10 @@ class LocalStore:
 
         return chunks()
 
+    def local_path(self, sha256: str) -> Path | None:
+        """Return an object's path."""
+        return self._path(sha256)
+
     def presign(
         self, sha256: str, *, disposition: str, media_type: str, expires_s: int
     ) -> str | None:

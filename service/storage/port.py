@@ -62,6 +62,10 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def local_path(self, sha256: str) -> Path | None:
+        """Return the path of an object that is a file of this machine, for reading; or None."""
+        ...
+
     def presign(
         self, sha256: str, *, disposition: str, media_type: str, expires_s: int
     ) -> str | None:

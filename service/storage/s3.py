@@ -19,9 +19,9 @@ from .port import CHUNK, ObjectMissing, StorageError, check_digest
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-__all__ = ["S3Options", "S3Store"]
+__all__ = ["S3Options", "S3Store", "s3_errors"]
 
-_MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
+_MISSING = frozenset({"404", "NoSuchKey", "NoSuchUpload", "NotFound"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,13 @@ class S3Store:
 
     def __init__(self, options: S3Options) -> None:
         self._options = options
+        self.bucket = options.bucket
         prefix = options.prefix.strip("/")
-        self._prefix = f"{prefix}/" if prefix else ""
-        self._client = _client(options, options.endpoint_url)
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.client = _client(options, options.endpoint_url)
         public = options.public_endpoint_url
         # a signature covers the host, so a URL for clients is signed for the host they reach
-        self._public = _client(options, public) if public else self._client
+        self.public_client = _client(options, public) if public else self.client
         self._transfer = TransferConfig(
             multipart_threshold=32 << 20, multipart_chunksize=32 << 20, max_concurrency=4
         )
@@ -59,17 +60,31 @@ class S3Store:
     def put_file(self, path: Path, sha256: str) -> None:
         """Store a file; see :class:`~service.storage.port.ObjectStore`."""
         if self.size(sha256) is None:
-            with _errors("store an object"):
-                self._client.upload_file(
-                    str(path), self._options.bucket, self._key(sha256), Config=self._transfer
+            with s3_errors("store an object"):
+                self.client.upload_file(
+                    str(path), self.bucket, self._key(sha256), Config=self._transfer
                 )
         path.unlink()
+
+    def copy_in(self, key: str, sha256: str) -> None:
+        """Give bytes of the bucket, whose digest the caller has computed, an object's name."""
+        with s3_errors("store an object"):
+            self.client.copy(
+                {"Bucket": self.bucket, "Key": key},
+                self.bucket,
+                self._key(sha256),
+                Config=self._transfer,
+            )
+
+    def local_path(self, sha256: str) -> Path | None:
+        """Return None: objects are elsewhere."""
+        return None
 
     def size(self, sha256: str) -> int | None:
         """Return an object's size, or None."""
         try:
-            with _errors("look up an object"):
-                head = self._client.head_object(Bucket=self._options.bucket, Key=self._key(sha256))
+            with s3_errors("look up an object"):
+                head = self.client.head_object(Bucket=self.bucket, Key=self._key(sha256))
         except ObjectMissing:
             return None
         return head["ContentLength"]
@@ -79,18 +94,18 @@ class S3Store:
         if stop is not None and stop <= start:
             return iter(())
         span = f"bytes={start}-{'' if stop is None else stop - 1}"
-        with _errors("read an object", sha256):
+        with s3_errors("read an object", sha256):
             if start == 0 and stop is None:
-                found = self._client.get_object(Bucket=self._options.bucket, Key=self._key(sha256))
+                found = self.client.get_object(Bucket=self.bucket, Key=self._key(sha256))
             else:
-                found = self._client.get_object(
-                    Bucket=self._options.bucket, Key=self._key(sha256), Range=span
+                found = self.client.get_object(
+                    Bucket=self.bucket, Key=self._key(sha256), Range=span
                 )
 
         def chunks() -> Iterator[bytes]:
             body = found["Body"]
             try:
-                with _errors("read an object", sha256):
+                with s3_errors("read an object", sha256):
                     yield from body.iter_chunks(CHUNK)
             finally:
                 body.close()
@@ -103,10 +118,10 @@ class S3Store:
         """Return a URL that serves the object; None where presigning is off."""
         if not self._options.presign:
             return None
-        return self._public.generate_presigned_url(
+        return self.public_client.generate_presigned_url(
             "get_object",
             Params={
-                "Bucket": self._options.bucket,
+                "Bucket": self.bucket,
                 "Key": self._key(sha256),
                 "ResponseContentDisposition": disposition,
                 "ResponseContentType": media_type,
@@ -118,16 +133,16 @@ class S3Store:
         """Remove an object."""
         if self.size(sha256) is None:
             return False
-        with _errors("delete an object"):
-            self._client.delete_object(Bucket=self._options.bucket, Key=self._key(sha256))
+        with s3_errors("delete an object"):
+            self.client.delete_object(Bucket=self.bucket, Key=self._key(sha256))
         return True
 
     def digests(self) -> Iterator[str]:
         """Yield the digest of every object."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._options.bucket, Prefix=f"{self._prefix}objects/"
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.bucket, Prefix=f"{self.prefix}objects/"
         )
-        with _errors("list objects"):
+        with s3_errors("list objects"):
             for page in pages:
                 for item in page.get("Contents", []):
                     name = item["Key"].rsplit("/", 1)[-1]
@@ -137,14 +152,14 @@ class S3Store:
     def check(self) -> None:
         """Raise unless the bucket is there and ours."""
         try:
-            with _errors("reach the bucket"):
-                self._client.head_bucket(Bucket=self._options.bucket)
+            with s3_errors("reach the bucket"):
+                self.client.head_bucket(Bucket=self.bucket)
         except ObjectMissing as exc:
-            raise StorageError(f"there is no bucket {self._options.bucket!r}") from exc
+            raise StorageError(f"there is no bucket {self.bucket!r}") from exc
 
     def _key(self, sha256: str) -> str:
         check_digest(sha256)
-        return f"{self._prefix}objects/{sha256[:2]}/{sha256[2:4]}/{sha256}"
+        return f"{self.prefix}objects/{sha256[:2]}/{sha256[2:4]}/{sha256}"
 
 
 def _client(options: S3Options, endpoint_url: str | None) -> S3Client:
@@ -167,7 +182,7 @@ def _client(options: S3Options, endpoint_url: str | None) -> S3Client:
 
 
 @contextmanager
-def _errors(what: str, sha256: str = "") -> Iterator[None]:
+def s3_errors(what: str, sha256: str = "") -> Iterator[None]:
     """Translate boto3's errors; the text keeps neither credentials nor the endpoint."""
     try:
         yield
