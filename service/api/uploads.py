@@ -41,7 +41,7 @@ PartNumber = Annotated[int, Path(ge=1, le=10_000, description="A part's number, 
     response_model=UploadOut,
     responses={
         200: {"model": UploadOut, "description": "The bytes, or the open upload, are there."},
-        **problems(413, 422, 507),
+        **problems(400, 413, 422, 507),
     },
     summary="Announce a large file",
     operation_id="create_upload",
@@ -115,7 +115,7 @@ def get_upload(context: Ctx, principal: Reader, upload_id: UploadId) -> UploadOu
 @router.post(
     "/{upload_id}/parts",
     response_model=PartsOut,
-    responses=problems(404, 409, 422),
+    responses=problems(400, 404, 409, 413, 422),
     summary="Ask where parts go",
     operation_id="sign_parts",
 )
