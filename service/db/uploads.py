@@ -18,6 +18,7 @@ from ..domain import (
     new_id,
     part_size_of,
 )
+from .audit import Action, audit
 from .engine import Database
 from .paging import Page, cut_page, keyset
 from .tables import CalibrationRow, ModelRow, UploadPartRow, UploadRow
@@ -118,6 +119,7 @@ class UploadStore:
             )
             session.add(row)
             session.flush()
+            audit(session, now, project, Action.UPLOAD_CREATE, row.id, size=size, sha256=sha256)
             return _upload(session, row), True
 
     def stage(self, upload_id: str, staging: str) -> str:
@@ -248,7 +250,16 @@ class UploadStore:
             }
             if expires_s is not None:
                 values["expires_at"] = now + timedelta(seconds=expires_s)
-            return _set(session, upload_id, finisher, alive_at=None, **values)
+            if not _set(session, upload_id, finisher, alive_at=None, **values):
+                return False
+            if state is not UploadState.OPEN:
+                row = session.execute(
+                    select(UploadRow).where(UploadRow.id == upload_id)
+                ).scalar_one()
+                right = state is UploadState.COMPLETE
+                action = Action.UPLOAD_COMPLETE if right else Action.UPLOAD_FAIL
+                audit(session, now, row.project, action, upload_id, sha256=row.sha256)
+            return True
 
     def give_up(self, project: str, upload_id: str) -> Upload | None:
         """End an upload at once, whatever its state; None when there is none.
@@ -278,6 +289,7 @@ class UploadStore:
                 )
             row.expires_at = now
             session.flush()
+            audit(session, now, project, Action.UPLOAD_DELETE, upload_id)
             return _upload(session, row)
 
     def expired(self) -> list[Upload]:
