@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, HTTPException, Response
 from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 
@@ -181,6 +181,12 @@ async def create_matrix(
     if replayed:
         response.headers["Idempotency-Replayed"] = "true"
     return found
+
+
+@router.get("/v1/jobs/matrix", include_in_schema=False)
+def no_job() -> None:
+    """Keep ``GET`` of that path from being taken for a job's."""
+    raise HTTPException(405, headers={"Allow": "POST"})
 
 
 @router.get(

@@ -168,6 +168,9 @@ def test_a_key_makes_a_matrix_once(live: Live, inputs: dict[str, Any]) -> None:
 
 
 def test_a_matrix_is_of_its_project(live: Live) -> None:
+    answer = live.http.get("/v1/jobs/matrix")
+    problem(answer, 405, "METHOD_NOT_ALLOWED")
+    assert answer.headers["allow"] == "POST"
     missing = "mtx_" + "0" * 26
     problem(live.http.get(f"/v1/matrices/{missing}"), 404, "NOT_FOUND")
     assert MatrixStore(live.context.db).get("other", missing) is None
