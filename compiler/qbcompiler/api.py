@@ -7,6 +7,7 @@ gives the same bytes as the two apart.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -99,9 +100,9 @@ def mxq_compile_from_source(model: Any, **options: Unpack[CompileOptions]) -> Bu
 
     reporter = plan.reporter
     reporter.status("started", message=f"Compiling {_label(model)} for {device.name}")
-    _save_config(plan)
     if options.get("server"):
         return _remote(plan, "compile", model, output, {"mblt": mblt_path})
+    _save_config(plan)
     with reporter.phase("parse"):
         graph, meta = _parse(plan, model)
         from .package import mblt_manifest, write_mblt
@@ -176,9 +177,9 @@ def mxq_compile_from_mblt(mblt: StrPath, **options: Unpack[CompileOptions]) -> B
         check_calibration(plan)
         reporter = plan.reporter
         reporter.status("started", message=f"Quantizing {Path(mblt).name} for {device.name}")
-        _save_config(plan)
         if options.get("server"):
             return _remote(plan, "quantize", mblt, output, {})
+        _save_config(plan)
         with reporter.phase("parse", "Reading the MBLT"):
             manifest: Mapping[str, Any] = opened.manifest
             opened.verify()
@@ -450,6 +451,7 @@ def _remote(
             "a server writes no trace",
             hint="compile --estimate-only --trace-path FILE makes it here",
         )
+    _save_config(plan)
     paths = {
         kind: output,
         **more,
@@ -459,12 +461,24 @@ def _remote(
     }
     wanted = {kind: path for kind, path in paths.items() if path is not None}
     files, summary = remote_build(plan, command, model, wanted)
+    files = [_as_page(f) if f["kind"] == "report" else f for f in files]
     identity = read_provenance(output)["compiler"]
     files.append(_provenance(plan, command, output, files[0], _label(model), identity))
     config_path = options.get("config_save_path")
     if config_path is not None:
         files.append(file_entry("config", config_path))
     return _finish(plan, output, files, summary)
+
+
+def _as_page(entry: dict[str, Any]) -> dict[str, Any]:
+    """Turn a server's report, which is JSON, into the page that its path asks for."""
+    path = Path(entry["path"])
+    if path.suffix.lower() not in (".html", ".htm"):
+        return entry
+    from .report import write_report
+
+    write_report(path, json.loads(path.read_text("utf-8")))
+    return file_entry("report", path)
 
 
 def _open_dataset(plan: Plan, specs: Any) -> Dataset:

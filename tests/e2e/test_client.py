@@ -84,6 +84,18 @@ def test_a_compile_on_the_server_writes_the_files_of_a_local_one(server, folder)
         assert sorted(one) == sorted(two) and all((one[k] == two[k]).all() for k in one)
 
 
+def test_a_report_that_ends_in_html_is_a_page_and_a_trace_is_refused_first(server, folder):
+    env = environment(server)
+    done = qbcompiler(folder, env, *COMPILE, "--output", "m.mxq", "--report-path", "report.html")
+    page = (folder / "report.html").read_bytes()
+    assert page.startswith(b"<!doctype html>") and b"What to try next" in page
+    assert f"report.html  {len(page):,} bytes" in done.stdout
+    more = ("--trace-path", "trace.json", "--config-save-path", "config.yaml")
+    refused = qbcompiler(folder, env, *COMPILE, "--output", "n.mxq", *more, code=2)
+    assert "a server writes no trace" in refused.stderr
+    assert not list(folder.glob("n.mxq*")) and not (folder / "config.yaml").exists()
+
+
 def test_what_the_server_holds_is_not_sent_again_and_an_equal_build_is_a_hit(server, folder):
     env = environment(server, QBCOMPILER_JSONL="1")
     qbcompiler(folder, env, *COMPILE, "--output", "one.mxq")
