@@ -8,9 +8,9 @@ compares itself with stays the original.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .options import Plan
 
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from .calibration import Dataset
     from .ir import Array, Graph, Node
     from .partition import PartitionedGraph
-    from .quantization import Link
+    from .quantization import Equalization, Link
 
 __all__ = ["Transformed", "transform"]
+
+T = TypeVar("T")
 
 SAMPLES = 32
 """Samples on which the channels' ranges are observed, at most."""
@@ -70,13 +72,18 @@ def transform(plan: Plan, graph: PartitionedGraph, dataset: Dataset) -> Transfor
             return norms or wanted.of(node)
         return is_linear(node) and (balance or wanted.of(node))
 
-    if not (balance or norms or wanted):
-        return Transformed(graph, graph, "", report)
     body, whole = graph.body, graph.graph
     assert body is not None
-    links, refused = find_links(body, lambda name: len(whole.consumers(name)) > 1, makers)
-    done = equalize(body, links, _peaks(plan, whole, links, dataset))
-    done.refused[:0] = refused
+    blocks = _Blocks(plan, body, _shared(whole))
+    if not (balance or norms or wanted or blocks):
+        return Transformed(graph, graph, "", report)
+    links, refused = find_links(body, _shared(whole), makers)
+    links += blocks.links
+    peaks = _peaks(plan, whole, [(x.read, x.axis) for x in links] + blocks.observed, dataset)
+    done = equalize(body, links, peaks)
+    taken = {link.maker.name for link in done.links}
+    done.refused[:0] = [r for r in refused if r.layer not in taken]
+    rows = blocks.apply(peaks, done)
     plan.reporter.info(
         f"cross-layer equalization: {len(done.links)} tensors balanced,"
         f" {len(done.refused)} left as they are"
@@ -87,8 +94,80 @@ def transform(plan: Plan, graph: PartitionedGraph, dataset: Dataset) -> Transfor
         changed,
         graph.with_body(new_body),
         _digest(done.constants),
-        {**report, "cross_layer_equalization": done.as_dict()},
+        {**report, "cross_layer_equalization": done.as_dict(), **rows},
     )
+
+
+def _shared(whole: Graph) -> Callable[[str], bool]:
+    return lambda name: len(whole.consumers(name)) > 1
+
+
+class _Blocks:
+    """The transforms inside attention and feed-forward blocks that a configuration asks for.
+
+    Attributes:
+        links: tensors to be balanced along with the others.
+        observed: other tensors whose channels' ranges are needed, with the axis of the channels.
+    """
+
+    def __init__(self, plan: Plan, body: Graph, shared: Callable[[str], bool]) -> None:
+        from .quantization import attention
+
+        switches = plan.config.equivalent_transformation
+        self._body = body
+        self._plan = plan
+        self._names = [
+            name
+            for name, switch in (
+                ("qk", switches.qk),
+                ("ud", switches.ud),
+                ("vo", switches.vo),
+                ("spinR2", switches.spin_r2),
+                ("qkRotation", switches.qk_rotation),
+            )
+            if switch.apply
+        ]
+        self._attentions = attention.find_attention(body, shared) if self._names else []
+        self.links: list[Link] = []
+        self.observed: list[tuple[str, int]] = []
+        if "vo" in self._names:
+            self._add("vo", attention.find_value_links(self._attentions))
+        if "ud" in self._names:
+            factor = switches.ud.smoothing_factor
+            self._add("ud", attention.find_up_links(body, shared, factor))
+        if "qk" in self._names:
+            nodes = [n for a in self._attentions for n in (a.query, a.key) if n is not None]
+            self.observed = [(n.outputs[0], 2) for n in nodes]
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def apply(self, peaks: Mapping[str, NDArray[np.float64]], done: Equalization) -> dict[str, Any]:
+        """Change the constants that no link changes; return a report by transform."""
+        from .quantization import attention
+
+        report: dict[str, Any] = {}
+        if "qk" in self._names:
+            rows = attention.balance_scores(self._body, self._attentions, peaks, done)
+            report["qk"] = self._checked("qk", rows)
+        for name, rotate in (
+            ("spinR2", attention.rotate_values),
+            ("qkRotation", attention.rotate_scores),
+        ):
+            if name in self._names:
+                turned = rotate(self._body, self._attentions, done)
+                report[name] = self._checked(name, turned)
+        return report
+
+    def _add(self, name: str, links: list[Link]) -> None:
+        self.links += self._checked(name, links)
+
+    def _checked(self, name: str, found: list[T]) -> list[T]:
+        if not found:
+            self._plan.reporter.warning(
+                f"equivalentTransformation.{name}: the model has nothing that it could change"
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -118,15 +197,19 @@ def _balanced_outputs(plan: Plan) -> _Outputs:
 
 def _with_copies(plan: Plan, graph: PartitionedGraph) -> tuple[PartitionedGraph, dict[str, Any]]:
     """Return the partition with copies of tensors for what multiplies them, and a report on it."""
-    from .quantization import find_copies, find_links, insert_copies
+    from .quantization import attention, find_copies, find_links, insert_copies
 
     streams = plan.config.bit.elementwise_activations > 8
     wanted = _balanced_outputs(plan)
     if not (streams or wanted):
         return graph, {}
     assert graph.body is not None
-    links, _ = find_links(graph.body, lambda name: len(graph.graph.consumers(name)) > 1)
+    links, _ = find_links(graph.body, _shared(graph.graph))
     passed = {link.read for link in links}
+    up = plan.config.equivalent_transformation.ud
+    if up.apply:
+        found = attention.find_up_links(graph.body, _shared(graph.graph), up.smoothing_factor)
+        passed |= {link.read for link in found}
     copies = find_copies(
         graph.body,
         streams=streams,
@@ -143,14 +226,14 @@ def _with_copies(plan: Plan, graph: PartitionedGraph) -> tuple[PartitionedGraph,
 
 
 def _peaks(
-    plan: Plan, graph: Graph, links: list[Link], dataset: Dataset
+    plan: Plan, graph: Graph, observed: list[tuple[str, int]], dataset: Dataset
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the largest magnitude of each channel of what the links' readers read."""
+    """Return the largest magnitude of each channel of tensors, given with their channels' axis."""
     import numpy as np
 
     from .runtime.float_engine import FloatEngine, Reduction
 
-    reductions = [Reduction(link.read, link.axis) for link in links]
+    reductions = [Reduction(name, axis) for name, axis in dict(observed).items()]
     if not reductions:
         return {}
     engine = FloatEngine(graph, [], reductions=reductions, threads=1)

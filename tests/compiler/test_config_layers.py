@@ -53,7 +53,12 @@ def test_what_the_vision_presets_set() -> None:
         },
     }
     assert CompileConfig.from_preset("classification").settings() == {
-        "calibration": {"method": 2, "mode": 1, "output": 0},
+        "calibration": {
+            "method": 2,
+            "mode": 1,
+            "output": 0,
+            "maxPercentile": {"percentile": 0.999999},
+        },
         **improved,
     }
     assert CompileConfig.from_preset("detection").settings() == {
@@ -263,7 +268,10 @@ def test_the_defaults_have_no_remark() -> None:
             {"preprocessing": {"pipeline": [{"op": "resize", "size": 3}]}},
             ["/preprocessing/pipeline"],
         ),
-        ({"equivalentTransformation": {"qk": {"apply": True}}}, ["/equivalentTransformation/qk"]),
+        (
+            {"equivalentTransformation": {"qk": {"apply": True}, "spinR1": {"apply": True}}},
+            ["/equivalentTransformation/spinR1"],
+        ),
         (
             {"calibration": {"layerOverrides": {"output": {"fc*": 2}}}},
             ["/calibration/layerOverrides/output/fc*"],

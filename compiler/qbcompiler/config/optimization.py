@@ -93,10 +93,12 @@ class EquivalentTransformationConfig(Section):
         default_factory=_Learned, description="Rotate the residual stream by one matrix."
     )
     spin_r2: _Learned = Field(
-        default_factory=_Learned, description="Rotate each block's value channels."
+        default_factory=_Learned,
+        description="Rotate the value channels of each head, and back in the output projection.",
     )
     qk_rotation: _Switch = Field(
-        default_factory=_Switch, description="Rotate query and key after the position encoding."
+        default_factory=_Switch,
+        description="Rotate query and key of each head alike, where no position encoding follows.",
     )
     optimize_ffn: _OptimizeFfn = Field(
         default_factory=_OptimizeFfn, description="Arrange feed-forward blocks for the NPU."

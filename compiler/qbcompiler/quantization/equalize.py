@@ -26,7 +26,17 @@ from numpy.typing import NDArray
 from ..ir import Array, Graph, Node
 from .copies import is_copy
 
-__all__ = ["Equalization", "Link", "Refused", "equalize", "find_links", "is_linear", "is_norm"]
+__all__ = [
+    "Equalization",
+    "Link",
+    "Refused",
+    "equalize",
+    "find_links",
+    "is_linear",
+    "is_norm",
+    "round_factors",
+    "unscalable",
+]
 
 Float64 = NDArray[np.float64]
 Peaks = Mapping[str, Float64]
@@ -53,6 +63,8 @@ class Link:
         maker: the layer that makes it.
         readers: the layers that read it.
         axis: the channels' axis.
+        smoothing: which part of a channel's range moves into the readers' weights, 0 to 1, where
+            they are not depthwise.
     """
 
     made: str
@@ -60,6 +72,7 @@ class Link:
     maker: Node
     readers: tuple[Node, ...]
     axis: int
+    smoothing: float = 0.5
 
     @property
     def free(self) -> bool:
@@ -90,6 +103,19 @@ class Equalization:
     factors: dict[str, Float64] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
+
+    def data(self, graph: Graph, name: str) -> Array:
+        """Return the present data of a constant."""
+        if name in self.constants:
+            return self.constants[name]
+        found = graph.values[name].data
+        assert found is not None
+        return found
+
+    def scale(self, graph: Graph, name: str, by: Float64) -> None:
+        """Multiply a constant."""
+        old = self.data(graph, name)
+        self.constants[name] = (old.astype(np.float64) * by).astype(old.dtype)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON data."""
@@ -155,15 +181,10 @@ def equalize(graph: Graph, links: Sequence[Link], peaks: Peaks) -> Equalization:
     done = Equalization()
 
     def data(name: str) -> Array:
-        if name in done.constants:
-            return done.constants[name]
-        found = graph.values[name].data
-        assert found is not None
-        return found
+        return done.data(graph, name)
 
     def multiply(name: str, by: Float64) -> None:
-        old = data(name)
-        done.constants[name] = (old.astype(np.float64) * by).astype(old.dtype)
+        done.scale(graph, name, by)
 
     for link in links:
         factors = _factors(link, peaks[link.read], [_reach(n, data) for n in link.readers])
@@ -183,7 +204,7 @@ def equalize(graph: Graph, links: Sequence[Link], peaks: Peaks) -> Equalization:
 
 def _link(graph: Graph, node: Node, shared: Callable[[str], bool]) -> Link | str:
     """Return the link behind a linear layer, or why there is none; "" where nobody reads it."""
-    reason = _unscalable(graph, node, node.inputs[1:3], shared)
+    reason = unscalable(graph, node, node.inputs[1:3], shared)
     if reason:
         return reason
     if is_norm(node) and graph.values[node.inputs[1]].type.rank != 1:
@@ -206,15 +227,16 @@ def _link(graph: Graph, node: Node, shared: Callable[[str], bool]) -> Link | str
             return f"{reader.name!r} ({reader.op}) does not let a factor pass"
         if _reading_axis(reader, graph) != axis:
             return f"{reader.name!r} ({reader.op}) sums along another axis"
-        reason = _unscalable(graph, reader, reader.inputs[1:2], shared)
+        reason = unscalable(graph, reader, reader.inputs[1:2], shared)
         if reason:
             return f"the weights of {reader.name!r} cannot be scaled: {reason}"
     return Link(made, name, node, tuple(readers), axis)
 
 
-def _unscalable(
+def unscalable(
     graph: Graph, node: Node, names: Sequence[str], shared: Callable[[str], bool]
 ) -> str:
+    """Return why constants of a layer, its weights first, may not change; "" if they may."""
     for index, name in enumerate(names, 1):
         if not name:
             continue
@@ -291,7 +313,16 @@ def _factors(link: Link, peaks: Float64, reaches: Sequence[Float64]) -> Float64:
     if is_copy(link.maker) and link.free:
         exponent[live] /= 2  # other samples may need more of a channel than these
     elif not link.free:
-        exponent[live] = (exponent[live] - np.log2(reach[live])) / 2
+        part = link.smoothing
+        exponent[live] = part * exponent[live] - (1 - part) * np.log2(reach[live])
+    return round_factors(exponent, live)
+
+
+def round_factors(exponent: Float64, live: NDArray[np.bool_]) -> Float64:
+    """Return powers of ``2^(1/8)`` with a geometric mean near 1, and 1 for what is not live."""
+    if not live.any():
+        return np.ones(len(live))
+    exponent = exponent.copy()
     exponent[live] -= np.rint(_STEPS * exponent[live].mean()) / _STEPS
     limit = np.log2(_REACH)
     rounded = np.rint(_STEPS * np.clip(exponent, -limit, limit)) / _STEPS
