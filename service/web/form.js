@@ -29,7 +29,7 @@ async function dropped(transfer) {
 function dropZone({ id, label, note, accept, report, changed }) {
   let files = [];
   let kept = null;
-  const input = make("input", { type: "file", id, accept, multiple: true, "aria-describedby": `${id}-files ${id}-note` });
+  const input = make("input", { type: "file", id, class: "away", accept, multiple: true, "aria-describedby": `${id}-files ${id}-note` });
   const list = make("div", { class: "chosen", id: `${id}-files` });
   const take = (found) => {
     files = found;
@@ -41,7 +41,9 @@ function dropZone({ id, label, note, accept, report, changed }) {
   };
   input.onchange = () => take([...input.files]);
   const zone = make("div", { class: "drop", id: `${id}-zone` },
-    make("label", { for: id }, label), make("small", { id: `${id}-note` }, note), input, list);
+    make("label", { for: id }, label), make("small", { id: `${id}-note` }, note),
+    // the browser's own button speaks the browser's language
+    make("div", { class: "choose" }, input, make("label", { for: id, class: "button" }, t("Choose files"))), list);
   const over = (on) => (event) => {
     event.preventDefault();
     zone.classList.toggle("over", on);

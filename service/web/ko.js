@@ -62,7 +62,7 @@ export const KO = {
   "For inputs whose model leaves dimensions open; several with spaces between.": "모델에서 차원이 정해지지 않은 입력용입니다. 여러 개는 공백으로 구분합니다.",
   "Run layers that the NPU lacks on the CPU": "NPU가 지원하지 않는 레이어를 CPU에서 실행",
   "Start the job": "작업 시작", "Starting the job": "작업을 시작하는 중", "Sending {0}, {1}": "{0} 전송 중, {1}", "The server checks {0}": "서버가 {0} 확인 중", "{0} files": "파일 {0}개",
-  "Choose a model first.": "먼저 모델을 선택하세요.", "Choose one .onnx or .mblt file; others with it are its external data.":
+  "Choose files": "파일 선택", "Choose a model first.": "먼저 모델을 선택하세요.", "Choose one .onnx or .mblt file; others with it are its external data.":
     ".onnx 또는 .mblt 파일을 하나만 선택하세요. 함께 놓은 다른 파일은 외부 데이터로 처리합니다.",
   "{0}: write it like x=1,3,224,224": "{0}: x=1,3,224,224처럼 쓰세요", "{0}: write a label like team=vision": "{0}: 레이블은 team=vision처럼 쓰세요",
   Configuration: "설정", "JSON, laid over the preset": "JSON, 프리셋 위에 덮어씀", "It is checked against the server's schema while you type.": "입력하는 동안 서버의 스키마로 검사합니다.",
