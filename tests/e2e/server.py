@@ -38,6 +38,7 @@ class Server:
     env: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     url: str = ""
+    port: int = 0
     http: httpx.Client = field(default_factory=httpx.Client)
 
     def start(self) -> None:
@@ -52,7 +53,7 @@ class Server:
         }
         log = (self.data_dir.parent / "server.log").open("a")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "worker.cli", "serve", "--port", "0"],
+            [sys.executable, "-m", "worker.cli", "serve", "--port", str(self.port)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=env, text=True,
         )  # fmt: skip
         log.close()

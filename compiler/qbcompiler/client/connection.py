@@ -109,7 +109,7 @@ class Server:
             if not token.isascii() or not token.isprintable() or " " in token or not token:
                 raise ArgumentError("the token has characters that no token has")
             self._headers["Authorization"] = f"Bearer {token}"
-        self._pool = urllib3.PoolManager(timeout=_TIMEOUT, retries=False)
+        self._pool = urllib3.PoolManager(timeout=_TIMEOUT, retries=False, maxsize=4)
 
     def close(self) -> None:
         """Close the connections."""
@@ -156,17 +156,18 @@ class Server:
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
         timeout: urllib3.Timeout | None = None,
+        anonymous: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         """Return the response to one request.
 
         Redirects of GET are followed (downloads may come from object storage), the token is not
-        sent to another host.
+        sent to another host, and with ``anonymous`` to none.
 
         Raises:
             QbCompilerError: the server's problem, or that it cannot be reached.
         """
         url = path if path.startswith(("http://", "https://")) else self.url + path
-        own = url.startswith(self.url + "/")
+        own = url.startswith(self.url + "/") and not anonymous
         sent = dict(self._headers) if own else {"User-Agent": self._headers["User-Agent"]}
         redirects = urllib3.Retry(
             total=None, connect=0, read=0, status=0, other=0, redirect=5 if method == "GET" else 0,

@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 import secrets
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from ..errors import ModelLoadError
 from ..progress import Reporter
 from .connection import Server, path_of
+from .parts import LARGE, BytesSource, FileSource, Source, TarSource, upload_parts
 from .samples import SampleFile, gather, list_digest, manifest_digest
 
 __all__ = ["ModelFile", "send_calibration", "send_model"]
@@ -50,6 +52,13 @@ class ModelFile:
             yield from (self.data[i : i + _CHUNK] for i in range(0, len(self.data), _CHUNK))
         else:
             yield from _chunks(self.path)
+
+    def source(self) -> Source:
+        """Return the bytes, for reading at any place."""
+        if self.path is None:
+            assert self.data is not None
+            return BytesSource(self.name, self.data)
+        return FileSource(self.path, self.name)
 
     def external(self, name: str) -> Path:
         """Return the external file that the server says the model names.
@@ -97,7 +106,10 @@ def send_model(server: Server, model: ModelFile, reporter: Reporter) -> dict[str
     if (held := _held(server, "models", own)) is not None:
         reporter.info(f"the server holds {model.name} already")
         return held
+    sources = [(model.source(), own)]
     try:
+        if model.size > LARGE:
+            return _from_uploads(server, sources, reporter)
         return _post_model(server, model, [], reporter)
     except ModelLoadError as exc:
         missing = exc.details.get("missing")
@@ -105,14 +117,13 @@ def send_model(server: Server, model: ModelFile, reporter: Reporter) -> dict[str
             raise
         names = sorted(str(name) for name in missing)
     external = [SampleFile(n, p, p.stat().st_size) for n in names for p in [model.external(n)]]
-    entries = [{"path": model.name, "sha256": own, "size": model.size}]
-    entries += [
-        {"path": f.name, "sha256": _sha256(_chunks(f.path)), "size": f.size} for f in external
-    ]
-    digest = list_digest(entries)
+    sources += [(FileSource(f.path, f.name), _sha256(_chunks(f.path))) for f in external]
+    digest = list_digest([{"path": s.name, "sha256": d, "size": s.size} for s, d in sources])
     if (held := _held(server, "models", digest)) is not None:
         reporter.info(f"the server holds {model.name} and its external data already")
         return held
+    if sum(source.size for source, _ in sources) > LARGE:
+        return _from_uploads(server, sources, reporter)
     return _post_model(server, model, external, reporter)
 
 
@@ -131,8 +142,18 @@ def send_calibration(
     if (held := _held(server, "calibrations", digest)) is not None:
         reporter.info("the server holds the calibration data already")
         return held
-    parts = [("file", f.name, _chunks(f.path), f.size) for f in files]
     name = Path(sources[0]).name or "calibration"
+    if total > LARGE:
+        archive = TarSource(name, files)
+        upload_id = _upload(server, archive, _sha256(archive.read(0, archive.size)), reporter)
+        return dict(
+            server.post(
+                path_of("calibrations"),
+                {"upload_id": upload_id, "name": name},
+                key=str(uuid.uuid4()),
+            )
+        )
+    parts = [("file", f.name, _chunks(f.path), f.size) for f in files]
     return _post_form(server, "calibrations", {"name": name}, parts, total, reporter)
 
 
@@ -148,6 +169,41 @@ def _post_model(
     parts += [("external_data", f.name, _chunks(f.path), f.size) for f in external]
     total = sum(size for *_, size in parts)
     return _post_form(server, "models", {"name": model.name}, parts, total, reporter)
+
+
+def _from_uploads(
+    server: Server, sources: Sequence[tuple[Source, str]], reporter: Reporter
+) -> dict[str, Any]:
+    """Upload a model and its external data in parts, and make a model of them."""
+    total = sum(source.size for source, _ in sources)
+    ids: list[str] = []
+    done = 0
+    for source, digest in sources:
+        ids.append(_upload(server, source, digest, reporter, done, total))
+        done += source.size
+    body = {
+        "upload_id": ids[0],
+        "name": sources[0][0].name,
+        "external_data": {s.name: i for (s, _), i in zip(sources[1:], ids[1:], strict=True)},
+    }
+    return dict(server.post(path_of("models"), body, key=str(uuid.uuid4())))
+
+
+def _upload(
+    server: Server,
+    source: Source,
+    digest: str,
+    reporter: Reporter,
+    before: int = 0,
+    total: int | None = None,
+) -> str:
+    whole = _kib(source.size if total is None else total)
+    return upload_parts(
+        server,
+        source,
+        digest,
+        lambda done: reporter.progress("upload", _kib(before + done), whole),
+    )
 
 
 _Part = tuple[str, str, Iterator[bytes], int]
