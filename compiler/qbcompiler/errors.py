@@ -7,6 +7,7 @@ exit code; the service puts the same code into its problem documents.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from importlib import resources
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "ERROR_CLASSES",
+    "RUN_HINT",
     "ArgumentError",
     "CalibrationDataError",
     "CalibrationMissingError",
@@ -31,6 +33,11 @@ __all__ = [
     "error_page",
     "explained_codes",
 ]
+
+
+_MAX_DEPTH = 8
+_MAX_SHOWN = 200
+_MAX_TEXT = 2000
 
 
 class QbCompilerError(Exception):
@@ -53,9 +60,9 @@ class QbCompilerError(Exception):
         details: Mapping[str, Any] | None = None,
         hint: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.details: dict[str, Any] = dict(details or {})
+        self.message = _line(message)
+        super().__init__(self.message)
+        self.details: dict[str, Any] = {str(k): _plain(v) for k, v in (details or {}).items()}
         self.hint = hint
 
     def __str__(self) -> str:
@@ -69,6 +76,39 @@ class QbCompilerError(Exception):
             "details": self.details,
             "hint": self.hint,
         }
+
+
+def _line(text: str) -> str:
+    """Return a message as one line of bounded length that a terminal and a log can take.
+
+    Names in it come from files of strangers: control characters and lone surrogates are shown as
+    escapes, and a text that is too long loses its middle.
+    """
+    if len(text) > _MAX_TEXT:
+        text = f"{text[: _MAX_TEXT - 400]} … {text[-390:]}"
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return a value as JSON data; what JSON has no form for as text, as are values too deep."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        # lone surrogates are no text to anyone who reads it
+        return value.encode("utf-8", "backslashreplace").decode()[:_MAX_TEXT]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth < _MAX_DEPTH:
+        if isinstance(value, Mapping):
+            return {str(k): _plain(v, depth + 1) for k, v in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [_plain(v, depth + 1) for v in value]
+        # a NumPy scalar
+        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+            return _plain(value.item(), _MAX_DEPTH)
+    return str(value)[:_MAX_SHOWN]
 
 
 class ArgumentError(QbCompilerError):
@@ -195,6 +235,10 @@ def explained_codes() -> list[str]:
 
 def _is_code(name: str) -> bool:
     return name != "README" and re.fullmatch(r"[A-Z][A-Z_]*", name) is not None
+
+
+RUN_HINT = "check that the model runs in ONNX Runtime, with inputs of these shapes and values"
+"""The way out where the model's own arithmetic fails."""
 
 
 def error_page(code: str) -> str:

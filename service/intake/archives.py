@@ -119,6 +119,10 @@ def unpack(path: Path, folder: Path, limits: ArchiveLimits) -> list[FileRef]:
     except OSError as exc:
         if exc.errno in (errno.ENOSPC, errno.EDQUOT):
             raise storage_full("the archive's content") from exc
+        if exc.errno == errno.EINVAL:  # a ZIP whose directory points before the file's beginning
+            raise ArchiveError(
+                "the archive is damaged or cut short", "pack and upload it again"
+            ) from exc
         if exc.errno in (errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
             raise ArchiveError("two entries of the archive are in each other's way") from exc
         raise

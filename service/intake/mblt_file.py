@@ -40,7 +40,8 @@ def read_mblt(path: Path) -> ModelFacts:
         if isinstance(exc, NotAModel):
             raise
         raise NotAModel("the MBLT is damaged or cut short", _HINT) from exc
-    kind = manifest.get("format", {}).get("name") if isinstance(manifest, dict) else None
+    said = manifest.get("format") if isinstance(manifest, dict) else None
+    kind = said.get("name") if isinstance(said, dict) else None
     if kind == "mxq":
         raise NotAModel("an MXQ is a finished package, not a model", "upload the MBLT or the ONNX")
     if kind != "mblt":

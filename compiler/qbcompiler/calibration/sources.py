@@ -286,6 +286,16 @@ def _entry(
 
 def _resolve(source: Path, entry: str, where: str, limits: Limits) -> Path:
     """Return the file of a list entry: relative to the list, else to the current folder."""
+    try:
+        return _found(source, entry, where, limits)
+    except (OSError, ValueError) as exc:
+        # too long, or not to be had in the file system's encoding
+        raise data_error(
+            f"{where} of the list {source.name!r} is not a path", path=str(source), got=entry[:200]
+        ) from exc
+
+
+def _found(source: Path, entry: str, where: str, limits: Limits) -> Path:
     text = entry.replace("\\", "/") if "\\" in entry and not Path(entry).exists() else entry
     if "\0" in text:
         raise data_error(f"{where} of the list {source.name!r} is not a path", path=str(source))

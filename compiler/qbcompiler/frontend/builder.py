@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ResourceLimitError
 from ..ir import Array, Attrs, DType, Graph, Node, TensorType, Value
 from ..ops import Registry
 
 __all__ = ["GraphBuilder", "Names"]
+
+# what the package formats can hold
+_MAX_RANK, _MAX_DIMENSION, _MAX_ELEMENTS = 32, (1 << 31) - 1, 1 << 38
 
 
 class Names:
@@ -179,6 +183,7 @@ class GraphBuilder:
         name = self._layer_name(op, hint)
         made: list[Value] = []
         for type_ in types:
+            _check_size(name, type_)
             made.append(self.graph.add_value(self.values.fresh(f"{name}/out"), type_))
         node = Node(
             name,
@@ -203,3 +208,14 @@ def shape_of(value: Any) -> tuple[int, ...] | None:
     """Return the shape when all of it is known, else None."""
     shape: tuple[int, ...] = value.type.shape
     return shape if all(d >= 0 for d in shape) else None
+
+
+def _check_size(layer: str, type_: TensorType) -> None:
+    rank, largest = type_.rank, max(type_.shape, default=0)
+    if rank > _MAX_RANK or largest > _MAX_DIMENSION or type_.size > _MAX_ELEMENTS:
+        raise ResourceLimitError(
+            f"layer {layer!r} makes a tensor of {rank} dimensions and {type_.size} elements;"
+            f" the bounds are {_MAX_RANK} and {_MAX_ELEMENTS}",
+            details={"layer": layer, "shape": [str(d) for d in type_.shape[:_MAX_RANK]]},
+            hint="the numbers that set this shape are wrong, or the model is not meant for this",
+        )

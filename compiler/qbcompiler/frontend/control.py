@@ -57,6 +57,13 @@ def if_(
     """Take the branch of a constant condition; else keep both."""
     condition = op.const(0)
     branches = op.attrs["then_branch"], op.attrs["else_branch"]
+    counts = [len(b.output) for b in branches]
+    if counts != [len(op.outputs)] * 2:
+        raise ModelLoadError(
+            f"{op.label} has {len(op.outputs)} outputs, its branches have {counts[0]} and"
+            f" {counts[1]}",
+            details={"layer": op.name, "expected": len(op.outputs), "got": counts},
+        )
     if condition is not None:
         graph = branches[0] if bool(condition.reshape(-1)[0]) else branches[1]
         return _inline(interpreter, graph, op.name, {}, scope, builder)

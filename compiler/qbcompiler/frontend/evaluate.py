@@ -138,8 +138,8 @@ def _fast(op: Op, arrays: Sequence[Any]) -> list[Array] | None:
         return None
     try:
         return function(op, arrays)
-    except (ValueError, IndexError, TypeError, OverflowError):
-        return None  # an unusual form: let the reference decide
+    except (ValueError, IndexError, TypeError, OverflowError, AttributeError):
+        return None  # an unusual form, or an input that is absent: let the reference decide
 
 
 def _binary(function: Callable[..., Any]) -> Fast:

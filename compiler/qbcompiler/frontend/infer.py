@@ -91,6 +91,9 @@ def infer_types(op: Op) -> list[TensorType | None]:
     ) as exc:
         raise InferenceError(_one_line(exc)) from exc
     result = [tensor_type(found[f"o{k}"]) if f"o{k}" in found else None for k in _range(op)]
+    for type_ in result:
+        if type_ is not None and min(type_.shape, default=0) < -1:
+            raise InferenceError(f"its output has the shape {list(type_.shape)}")
     if all(t is not None or not name for t, name in zip(result, op.outputs, strict=True)):
         return result
     return _infer_model(op, node, types, data, result)

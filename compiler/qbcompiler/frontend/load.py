@@ -231,6 +231,7 @@ def _check_header(proto: onnx.ModelProto, data: memoryview, label: str) -> dict[
         raise _not_onnx(label, "it is a protobuf without a graph")
     if proto.ir_version == 0 and not proto.opset_import:
         raise _not_onnx(label, "it is a protobuf that states neither IR version nor opset")
+    _check_names(proto, label)
     opsets: dict[str, int] = {}
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
@@ -251,6 +252,34 @@ def _check_header(proto: onnx.ModelProto, data: memoryview, label: str) -> dict[
             hint="export the model again, or update it with onnx.version_converter",
         )
     return opsets
+
+
+def _check_names(proto: onnx.ModelProto, label: str) -> None:
+    """Refuse names that are not UTF-8: protobuf returns them as bytes, which nothing expects."""
+    work: list[Any] = [proto.graph, *proto.functions]
+    while work:
+        owner = work.pop()
+        names: list[Any] = [owner.name]
+        if isinstance(owner, onnx.GraphProto):
+            names += [t.name for t in owner.initializer]
+            names += [t.values.name for t in owner.sparse_initializer]
+            names += [v.name for v in (*owner.input, *owner.output)]
+        else:
+            names += [owner.domain, *owner.input, *owner.output]
+        for node in owner.node:
+            names += (node.name, node.op_type, node.domain, *node.input, *node.output)
+            for attribute in node.attribute:
+                names += (attribute.name, attribute.ref_attr_name)
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    work.append(attribute.g)
+                elif attribute.type == onnx.AttributeProto.GRAPHS:
+                    work.extend(attribute.graphs)
+            wrong = next((n for n in names if not isinstance(n, str)), None)
+            if wrong is not None:
+                raise _not_onnx(label, f"the name {bytes(wrong)[:100]!r} is not UTF-8 text")
+            names.clear()
+        if any(not isinstance(n, str) for n in names):
+            raise _not_onnx(label, "a name is not UTF-8 text")
 
 
 def _view(tensor: TensorProto, payload: memoryview, label: str) -> Array:

@@ -22,6 +22,7 @@ from ..ir import DType, Graph, NoAttrs, TensorType, Value
 from ..ops import EXPORT_OPSET, Refusal, Registry, SourceNode
 from ..ops.onnx_layer import OnnxAttrs, RawGraph, encode_attributes, format_type
 from . import structural
+from .attributes import check_attributes
 from .builder import GraphBuilder, Names
 from .control import CAPTURES, VERSIONS
 from .evaluate import can_fold, evaluate
@@ -247,19 +248,29 @@ class Interpreter:
     def _read(self, node: onnx.NodeProto, index: int, scope: Scope, builder: GraphBuilder) -> Op:
         domain = "" if node.domain == "ai.onnx" else node.domain
         name = builder.layers.same(scope.prefix + _title(node, index))
+        label = f"node {name!r} ({node.op_type})"
+        version = scope.opsets.get(domain, 1)
         attrs: dict[str, Any] = {}
         for attribute in node.attribute:
             is_set, value = attribute_value(attribute, scope.attrs)
             if is_set:
                 attrs[attribute.name] = value
-        inputs: list[Entity | None] = [scope.find(n) if n else None for n in node.input]
+        if (domain, node.op_type, "") not in self.functions:
+            check_attributes(node, attrs, domain, version, label)
+        try:
+            inputs: list[Entity | None] = [scope.find(n) if n else None for n in node.input]
+        except KeyError as exc:
+            raise ModelLoadError(
+                f"{label} reads {exc.args[0]!r}, which nothing before it makes",
+                details={"layer": name, "operator": node.op_type, "value": exc.args[0]},
+            ) from exc
         while inputs and inputs[-1] is None:
             inputs.pop()
         return Op(
             name,
             node.op_type,
             domain,
-            scope.opsets.get(domain, 1),
+            version,
             attrs,
             inputs,
             list(node.output),

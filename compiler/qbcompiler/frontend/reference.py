@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InternalError
+from ..errors import RUN_HINT, ModelLoadError
 from ..ir import Array, Graph
 from ..ops import Registry
 from .export import export_graph
@@ -25,7 +25,7 @@ class ReferenceEngine:
         registry: operators; the built-in ones by default.
 
     Raises:
-        InternalError: the reference implementation lacks an operator of the graph.
+        ModelLoadError: the reference implementation lacks an operator of the graph.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class ReferenceEngine:
         try:
             self._evaluator: Any = ReferenceEvaluator(model.proto)
         except Exception as exc:
-            raise InternalError(
-                f"neither ONNX Runtime nor ONNX's reference runs the graph: {exc}"
+            raise ModelLoadError(
+                f"neither ONNX Runtime nor ONNX's reference runs the model: {exc}", hint=RUN_HINT
             ) from exc
         self._types = {n: graph.values[n].type.dtype.numpy for n in outputs}
 
@@ -47,7 +47,7 @@ class ReferenceEngine:
         """Execute the graph once.
 
         Raises:
-            InternalError: an operator fails.
+            ModelLoadError: an operator fails.
         """
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -55,7 +55,9 @@ class ReferenceEngine:
                 found = self._evaluator.run(self._outputs, dict(inputs))
         except Exception as exc:
             text = " ".join(str(exc).split())
-            raise InternalError(f"ONNX's reference implementation fails: {text}") from exc
+            raise ModelLoadError(
+                f"the model cannot be computed: {text}", details={"reason": text}, hint=RUN_HINT
+            ) from exc
         return {
             name: np.asarray(value, dtype=self._types[name])
             for name, value in zip(self._outputs, found, strict=True)

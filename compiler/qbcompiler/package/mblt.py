@@ -12,8 +12,8 @@ from typing import Any, Self
 from ..ir import Graph, Node, layout_name, storage_orders
 from ..ops import Registry, default_registry
 from ..partition import Cut, LayerSupport, PartitionedGraph, Place, cut_inputs
-from .formats import MAX_ITEMS, MAX_NAME, MBLT_FORMAT
-from .graph_json import graph_tensors, graph_to_json, read_graph
+from .formats import MAX_DIMENSION, MAX_ITEMS, MAX_NAME, MAX_RANK, MBLT_FORMAT
+from .graph_json import graph_tensors, graph_to_json, read_graph, read_type
 from .identity import compiler_identity
 from .json_io import Fields, dump_json, parse_json
 from .reader import Container
@@ -198,6 +198,7 @@ class Mblt:
             self.meta = _read_meta(fields)
             self.target_device = fields.optional_text("target_device", 200)
             self.cpu_offload = fields.boolean("cpu_offload")
+            self._ports = {key: _read_ports(fields, key) for key in ("inputs", "outputs")}
         except BaseException:
             self.container.close()
             raise
@@ -216,7 +217,10 @@ class Mblt:
         """
         data = parse_json(self.container.read(GRAPH, MAX_GRAPH), GRAPH)
         tensors = TensorsReader(self.container.map(WEIGHTS), WEIGHTS)
-        return read_graph(Fields(data, GRAPH), tensors, self._registry)
+        graph = read_graph(Fields(data, GRAPH), tensors, self._registry)
+        if self._ports != {"inputs": list(graph.inputs), "outputs": list(graph.outputs)}:
+            Fields(self.manifest, MANIFEST).fail("its inputs and outputs are not the graph's")
+        return graph
 
     @cached_property
     def partitioned(self) -> PartitionedGraph:
@@ -286,12 +290,27 @@ def _read_meta(fields: Fields) -> MbltMeta:
     for domain, version in opset.items():
         if len(domain) > 512 or isinstance(version, bool) or not isinstance(version, int):
             source.fail("opset must give a version for each domain")
+    options = fields.nested("parse_options")
+    if options.plain.get("input_shapes") is not None:
+        shapes = options.nested("input_shapes")
+        for name in shapes.plain:
+            shapes.integers(name, MAX_RANK, 0, MAX_DIMENSION)
     return MbltMeta(
         source.sha256("sha256"),
         source.text("producer", 65_536),
         opset,
         fields.mapping("parse_options"),
     )
+
+
+def _read_ports(fields: Fields, key: str) -> list[str]:
+    """Return the names of the manifest's inputs or outputs, each of which must have a type."""
+    names = []
+    for port in fields.nested_list(key, MAX_ITEMS):
+        read_type(port)
+        port.optional_text("layout", 64)
+        names.append(port.text("name", MAX_NAME))
+    return names
 
 
 def _read_support(fields: Fields) -> LayerSupport:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import onnxruntime as ort
 
-from ..errors import ArgumentError, InternalError, ResourceLimitError
+from ..errors import RUN_HINT, ArgumentError, InternalError, ModelLoadError, ResourceLimitError
 from ..frontend.export import Reduction, export_graph
 from ..frontend.reference import ReferenceEngine
 from ..ir import Array, DType, Graph, Node
@@ -107,7 +107,7 @@ class FloatEngine:
         Raises:
             ArgumentError: an input is missing, unknown, or of another type or shape.
             ResourceLimitError: memory does not suffice.
-            InternalError: ONNX Runtime fails.
+            ModelLoadError: a layer fails on these inputs.
         """
         self._check(inputs)
         found: dict[str, Array] = {n: inputs[n] for n in self._passed}
@@ -244,7 +244,10 @@ class _Session:
         try:
             values = self._session.run(self._fetched, {n: inputs[n] for n in self._fed})
         except Exception as exc:
-            raise _error("running the graph failed", exc) from exc
+            failure = _error("the model cannot be computed", exc)
+            if isinstance(failure, ResourceLimitError):
+                raise failure from exc
+            raise ModelLoadError(failure.message, details=failure.details, hint=RUN_HINT) from exc
         return dict(zip(self._fetched, values, strict=True))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..errors import ArgumentError, DeviceSchemeError
+from ..errors import ArgumentError, DeviceSchemeError, FormatError, InternalError
 from ..ir import Array
 from ..package import Mxq, read_mxq
 from ..package.json_io import Fields
@@ -75,7 +75,7 @@ class Model:
 
         Raises:
             DeviceSchemeError: the package was built for another device.
-            FormatError: a section is damaged.
+            FormatError: a section is damaged, or the package's parts do not fit each other.
         """
         mxq = self._open()
         if accelerator.device != mxq.device:
@@ -87,14 +87,17 @@ class Model:
         program = None
         if self.config.executor is Executor.PROGRAM:
             program = mxq.program(self.core_mode.value)
-        self._pipeline = Pipeline(
-            mxq.body,
-            head=mxq.head,
-            tail=mxq.tail,
-            outputs=[p.name for p in self.outputs],
-            threads=self.config.thread_count,
-            program=program,
-        )
+        try:
+            self._pipeline = Pipeline(
+                mxq.body,
+                head=mxq.head,
+                tail=mxq.tail,
+                outputs=[p.name for p in self.outputs],
+                threads=self.config.thread_count,
+                program=program,
+            )
+        except InternalError as exc:
+            raise self._unsound(exc) from exc
 
     def infer(self, inputs: Inputs) -> list[Array]:
         """Run the model on channel-last inputs; outputs are channel-last too.
@@ -112,6 +115,7 @@ class Model:
         Raises:
             ArgumentError: a shape, an element type or the number of inputs is wrong, or the
                 model is not launched.
+            FormatError: the package's parts do not fit each other.
         """
         return self._infer(inputs, channel_last=True)
 
@@ -137,11 +141,23 @@ class Model:
                 )
             count = len(batch)
             batches[port.name] = batch
-        results = [
-            self._pipeline.run({n: b[i] for n, b in batches.items()}, integers=self._integers)
-            for i in range(count or 1)
-        ]
+        try:
+            results = [
+                self._pipeline.run({n: b[i] for n, b in batches.items()}, integers=self._integers)
+                for i in range(count or 1)
+            ]
+        except InternalError as exc:
+            raise self._unsound(exc) from exc
         return [self._collect(port, results, channel_last) for port in self.outputs]
+
+    def _unsound(self, exc: InternalError) -> FormatError:
+        """Return the error of a package whose parts do not fit each other: no hash shows that."""
+        path = self._open().container.path
+        return FormatError(
+            f"{path} cannot be executed: {exc.message}",
+            details={**exc.details, "path": str(path)},
+            hint="compile the model again; if it stays so, the compiler is at fault",
+        )
 
     def _collect(
         self, port: Port, results: Sequence[Mapping[str, Array]], channel_last: bool

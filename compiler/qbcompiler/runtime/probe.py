@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import InternalError, ResourceLimitError
+from ..errors import InternalError, ModelLoadError, ResourceLimitError
 from ..ir import DType, Graph, Node, TensorType, Value
 from ..ops import Registry
 from ..ops.onnx_layer import OnnxAttrs, OnnxLayer
@@ -57,5 +57,5 @@ def probe_operator(
             TensorType(DType.of(found[n].dtype), tuple(found[n].shape)) if n else None
             for n in outputs
         ]
-    except (InternalError, ResourceLimitError, ValueError):
+    except (InternalError, ModelLoadError, ResourceLimitError, ValueError):
         return [None] * len(used)

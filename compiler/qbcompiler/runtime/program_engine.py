@@ -138,7 +138,14 @@ class ProgramEngine(IntegerEngine):
                 f"a tile of layer {layer.name!r} ({layer.op}) failed: {exc}", details=where
             ) from exc
         for operand, result in zip(x.outputs, results, strict=False):
-            memory.view(core, operand)[...] = result
+            held = memory.view(core, operand)
+            if held.shape != result.shape:
+                raise InternalError(
+                    f"a tile of layer {layer.name!r} ({layer.op}) makes {list(result.shape)},"
+                    f" its place holds {list(held.shape)}",
+                    details=where,
+                )
+            held[...] = result
 
     def _part(self, x: Tile, layer: IntLayer) -> tuple[IntLayer, ExactKernels]:
         """Return the layer that computes a tile, and the kernels that know its weights."""
