@@ -13,13 +13,14 @@ import tempfile
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from .domain import LeasePolicy, Network
+from .domain import LeasePolicy, MemoryClasses, Network
+from .engine_settings import EngineSettings
 
 __all__ = [
     "BUILTIN_ENGINE",
@@ -35,6 +36,7 @@ BUILTIN_ENGINE = "qbcompiler"
 """Name of the engine that this repository is; it needs no configuration."""
 
 MIN_SECRET_LENGTH = 32
+_MIN_MEMORY_MB = 64
 
 _REFUSED_SECRETS = frozenset({"changeme", "change-me", "secret", "default", "password"})
 
@@ -48,40 +50,6 @@ class Mode(StrEnum):
 
     EMBEDDED = "embedded"
     TEAM = "team"
-
-
-class EngineSettings(BaseModel):
-    """An engine: a command that speaks the compiler's JSONL protocol."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    command: Annotated[list[str], Field(min_length=1)] = Field(
-        description="The command in front of `compile`, `parse` or `quantize`."
-    )
-    version: Annotated[str, Field(min_length=1, max_length=200)] = Field(
-        description="Its version; part of the build key."
-    )
-    queue: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = Field(
-        default=None, description="Queue that its workers listen on; by default one of its own."
-    )
-    description: str = Field(default="", description="One line for people.")
-    readable: list[Path] = Field(
-        default_factory=list,
-        description="Files and folders that it reads beyond its installation, such as a licence.",
-    )
-    writable: list[Path] = Field(
-        default_factory=list,
-        description="Files and folders that it writes beyond its scratch folder, such as a device.",
-    )
-    network: bool = Field(default=False, description="Whether it may open sockets.")
-
-    @field_validator("readable", "writable", mode="after")
-    @classmethod
-    def _absolute_paths(cls, value: list[Path]) -> list[Path]:
-        for path in value:
-            if not path.is_absolute():
-                raise ValueError(f"{path} is not an absolute path")
-        return value
 
 
 class Settings(BaseSettings):
@@ -227,6 +195,26 @@ class Settings(BaseSettings):
         default=None,
         ge=64,
         description="Most and default memory of a compiler, MiB; unset: no limit but a request's.",
+    )
+    memory_classes: dict[str, int] = Field(
+        default_factory=dict,
+        description="Memory classes, JSON: name to MiB of one compiler. Each has a queue; "
+        "`qbserver worker --memory-class NAME` serves it. Takes the place of QB_MEMORY_LIMIT_MB.",
+    )
+    rate_per_minute: int | None = Field(
+        default=None,
+        ge=1,
+        description="Requests a minute that each token may make of one service process; unset: "
+        "no bound. A tenth of them may come at once.",
+    )
+    max_active_jobs: int | None = Field(
+        default=None, ge=1, description="Most jobs of a project that wait or run; unset: no bound."
+    )
+    max_project_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Bytes of models, calibration sets and artifacts from which on a project gets "
+        "no uploads and no builds; unset: no bound.",
     )
     disk_limit_mb: int = Field(
         default=65536, ge=64, description="Most scratch space of one compiler, MiB."
@@ -375,6 +363,16 @@ class Settings(BaseSettings):
                 raise ValueError(f"engine name {name!r}: letters, digits, '.', '_', '-' only")
         return value
 
+    @field_validator("memory_classes", mode="after")
+    @classmethod
+    def _class_names(cls, value: dict[str, int]) -> dict[str, int]:
+        for name, size in value.items():
+            if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", name):
+                raise ValueError(f"memory class {name!r}: letters, digits, '_', '-' only")
+            if size < _MIN_MEMORY_MB:
+                raise ValueError(f"memory class {name!r}: at least {_MIN_MEMORY_MB} MiB")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.default_engine != BUILTIN_ENGINE and self.default_engine not in self.engines:
@@ -385,6 +383,10 @@ class Settings(BaseSettings):
             raise ValueError(
                 "QB_HEARTBEAT_SECONDS must be at most half of QB_LEASE_SECONDS, or one late "
                 "heartbeat loses the lease"
+            )
+        if self.memory_classes and self.memory_limit_mb is not None:
+            raise ValueError(
+                "set QB_MEMORY_CLASSES or QB_MEMORY_LIMIT_MB: the largest class is the limit"
             )
         if (self.s3_access_key_id is None) != (self.s3_secret_access_key is None):
             raise ValueError("set both QB_S3_ACCESS_KEY_ID and QB_S3_SECRET_ACCESS_KEY, or none")
@@ -444,6 +446,15 @@ class Settings(BaseSettings):
             resend_seconds=self.resend_seconds,
             max_log_bytes=self.max_log_bytes,
         )
+
+    @property
+    def classes(self) -> MemoryClasses:
+        """The memory classes, of which there may be none."""
+        return MemoryClasses(self.memory_classes)
+
+    def memory_bound(self, queue: str, asked_mb: int | None) -> int | None:
+        """Return the memory of the compiler of a build in a queue, MiB; None for no bound."""
+        return self.classes.bound(queue, asked_mb) or self.memory_limit_mb
 
     def queue_of(self, engine: str) -> str:
         """Return the queue that builds of an engine wait in."""

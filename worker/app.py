@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery, bootsteps, signals
@@ -33,10 +34,26 @@ def worker_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def queues_of(settings: Settings) -> list[str]:
-    """Return the queues of all engines that the settings have, the built-in one first."""
-    names = [BUILTIN_ENGINE, *sorted(settings.engines)]
-    return list(dict.fromkeys(settings.queue_of(name) for name in names))
+def queues_of(
+    settings: Settings, engines: Sequence[str] = (), memory_classes: Sequence[str] = ()
+) -> list[str]:
+    """Return the queues that a worker serves.
+
+    Args:
+        settings: name engines and memory classes.
+        engines: those to serve; by default all, the built-in one first.
+        memory_classes: those to serve; by default all. Who serves the largest also takes builds
+            from before there were classes.
+    """
+    classes = settings.classes
+    found: list[str] = []
+    for engine in engines or [BUILTIN_ENGINE, *sorted(settings.engines)]:
+        base = settings.queue_of(engine)
+        served = list(memory_classes) or classes.names
+        found += [classes.queue(base, name) for name in served]
+        if not classes.names or classes.names[-1] in served:
+            found.append(base)
+    return list(dict.fromkeys(found))
 
 
 class _Pulse(bootsteps.StartStopStep):  # type: ignore[misc]

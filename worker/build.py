@@ -220,7 +220,9 @@ class Builder:
         return Control(
             stop=self.stopping,
             run_limit_s=claim.build.run_limit_s,
-            memory_limit_mb=claim.build.memory_limit_mb or self.settings.memory_limit_mb,
+            memory_limit_mb=self.settings.memory_bound(
+                claim.build.queue, claim.build.memory_limit_mb
+            ),
             disk_limit_mb=self.settings.disk_limit_mb,
         )
 
@@ -344,12 +346,21 @@ class Builder:
             case Ending.LOST:
                 assert failure is not None
                 self.builds.lose(claim, failure, outcome.usage)
+            case Ending.FAILED if failure is not None and (queue := self._larger(claim, failure)):
+                self.builds.enlarge(claim, queue, failure, outcome.usage)
             case _:
                 self.builds.fail(
                     claim,
                     failure or Failure("INTERNAL_ERROR", "the engine failed without a reason"),
                     outcome.usage,
                 )
+
+    def _larger(self, claim: Claim, failure: Failure) -> str | None:
+        """Return the queue in which a build that ran out of memory is tried once more, or None."""
+        if failure.code != "RESOURCE_LIMIT" or failure.details.get("resource") != "memory":
+            return None
+        build = claim.build
+        return self.settings.classes.larger(build.queue, build.memory_limit_mb)
 
 
 def _artifact_name(kind: ArtifactKind, path: Path) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from service.logs import set_up_logging
-from service.settings import Mode, Settings, SettingsError
+from service.settings import BUILTIN_ENGINE, Mode, Settings, SettingsError
 
 from . import tokens, verify
 
@@ -66,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument(
         "--engine", action="append", metavar="NAME", help="serve only this engine; repeatable"
     )
+    worker.add_argument(
+        "--memory-class",
+        action="append",
+        metavar="NAME",
+        help="serve only this class of QB_MEMORY_CLASSES; repeatable",
+    )
     worker.set_defaults(run=_worker)
     migrate = commands.add_parser(
         "migrate", help="bring the database to the newest schema", epilog=_EPILOG
@@ -107,17 +113,19 @@ def _serve(settings: Settings, args: argparse.Namespace) -> int:
 
 
 def _worker(settings: Settings, args: argparse.Namespace) -> int:
-    from .app import run_worker
+    from .app import queues_of, run_worker
 
     settings.check_team()
-    queues = None
-    if args.engine:
-        known = {"qbcompiler", *settings.engines}
-        for name in args.engine:
+    engines, classes = args.engine or [], args.memory_class or []
+    for what, given, known in (
+        ("engine", engines, {BUILTIN_ENGINE, *settings.engines}),
+        ("memory class", classes, set(settings.memory_classes)),
+    ):
+        for name in given:
             if name not in known:
-                raise SettingsError(f"no engine {name!r}; there are {', '.join(sorted(known))}")
-        queues = list(dict.fromkeys(settings.queue_of(name) for name in args.engine))
-    run_worker(settings, queues=queues)
+                there = ", ".join(sorted(known)) or "none; QB_MEMORY_CLASSES names them"
+                raise SettingsError(f"no {what} {name!r}; there are {there}")
+    run_worker(settings, queues=queues_of(settings, engines, classes))
     return 0
 
 

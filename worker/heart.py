@@ -82,6 +82,8 @@ class Heart:
 
     def _learn(self, answer: HeartbeatAnswer) -> None:
         self._control.run_limit_s = answer.run_limit_s
-        self._control.memory_limit_mb = answer.memory_limit_mb or self._settings.memory_limit_mb
+        self._control.memory_limit_mb = self._settings.memory_bound(
+            self._claim.build.queue, answer.memory_limit_mb
+        )
         if answer.cancel_requested:
             self._control.cancel.set()

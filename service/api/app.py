@@ -60,6 +60,7 @@ from . import (
 from .context import Broker, Context
 from .description import install_description
 from .hooks import WebhookPump
+from .limiter import RateLimiter
 from .metrics import Gauges, Metrics
 from .middleware import RequestMiddleware
 from .pump import OutboxPump
@@ -273,4 +274,5 @@ def _context(settings: Settings, sender: Sender | None, db: Database) -> Context
         ),
         statements=statement_signer(settings),
         metrics=Metrics(gauges),
+        limiter=RateLimiter(settings.rate_per_minute),
     )

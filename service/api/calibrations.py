@@ -36,6 +36,7 @@ from .fields import (
 from .from_upload import held_file, held_upload, is_json, json_content, read_json
 from .multipart import PartBegin, PartData, PartEnd, read_multipart
 from .problems import problems
+from .quotas import ROOM
 from .schemas import CalibrationOut, PageOut
 from .scratch import request_scratch
 from .upload_schemas import CalibrationFromUpload
@@ -94,6 +95,7 @@ _FORM: dict[str, Any] = {
     openapi_extra=_FORM,
     summary="Upload calibration data",
     operation_id="create_calibration",
+    dependencies=[ROOM],
 )
 async def create_calibration(
     request: Request, response: Response, context: Ctx, principal: Builder

@@ -32,6 +32,7 @@ from ..engines import Engine
 from ..settings import Settings
 from ..storage import ObjectStore, Staging
 from .hooks import WebhookPump
+from .limiter import RateLimiter
 from .metrics import Metrics
 from .pump import OutboxPump
 from .signing import LinkSigner
@@ -87,6 +88,7 @@ class Context:
     webhook_pump: WebhookPump
     statements: StatementSigner | None
     metrics: Metrics
+    limiter: RateLimiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ def _principal(needed: Role) -> Callable[..., object]:
         address = None if request.client is None else request.client.host
         request_id: str = request.state.request_id
         if not context.settings.tokens_required:
+            context.limiter.take("local")
             # the handler, and the threads that it asks, see what is set here
             acting.set(Actor("local", address=address, request_id=request_id))
             return Principal(DEFAULT_PROJECT, Role.ADMIN)
@@ -139,6 +142,7 @@ def _principal(needed: Role) -> Callable[..., object]:
                 else "the token is unknown, expired or revoked",
                 hint="send Authorization: Bearer <token>; qbserver token create makes one",
             )
+        context.limiter.take(token.id)
         acting.set(Actor("token", token.id, token.name, token.role.value, address, request_id))
         if not token.role.covers(needed):
             call = f"{request.method} {request.url.path}"

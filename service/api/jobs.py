@@ -30,6 +30,7 @@ from .body import StrictRoute
 from .context import Builder, Context, Ctx, Principal, Reader
 from .fields import Cursor, JobId, LabelFilter, Limit, Time, in_range, label_filter
 from .problems import problems
+from .quotas import check_room
 from .resolve import Resolved, resolve_job
 from .schemas import JobDetail, JobIn, JobOut, PageOut, ValidationOut
 from .views import job_detail, job_out
@@ -115,6 +116,7 @@ def submit(
     resolved = resolve_job(context, principal.project, body)
     if body.validate_only:
         return _json(200, _validation(context, principal.project, resolved))
+    check_room(context, principal.project)
     if body.cache is CacheMode.ON:
         mend_answer(context, principal.project, resolved)
     submission = context.jobs.submit(
@@ -144,11 +146,12 @@ def new_job(context: Context, project: str, body: JobIn, resolved: Resolved) -> 
         project=project,
         spec=resolved.spec,
         request=body.model_dump(mode="json", exclude_unset=True),
-        queue=resolved.engine.queue,
+        queue=resolved.queue,
         priority=body.priority,
         queue_limit_s=resolved.limits.queue_s,
         run_limit_s=resolved.limits.run_s,
-        memory_limit_mb=resolved.limits.memory_mb,
+        memory_limit_mb=resolved.memory_limit_mb,
+        max_active=context.settings.max_active_jobs,
         cache_mode=body.cache,
         name=body.name,
         labels=body.labels,

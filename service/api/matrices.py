@@ -26,6 +26,7 @@ from .context import Builder, Context, Ctx, Principal, Reader
 from .fields import Cursor, Limit, MatrixId
 from .jobs import mend_answer, new_job
 from .problems import problems
+from .quotas import check_room
 from .resolve import Resolved, refuse, resolve_job
 from .schemas import ErrorOut, JobIn, Out, PageOut, TimingsOut
 from .views import error_out, timings_out
@@ -239,6 +240,7 @@ def _submit(
             raise _in_list(exc, places) from exc
     if not jobs:
         raise refuse("/inference_schemes", "no device has any of the schemes")
+    check_room(context, principal.project)
     if body.cache is CacheMode.ON:
         for _, resolved in jobs:
             mend_answer(context, principal.project, resolved)

@@ -32,6 +32,7 @@ from .fields import (
 from .from_upload import HeldFile, held_file, held_upload, is_json, json_content, read_json
 from .multipart import PartBegin, PartData, PartEnd, read_multipart
 from .problems import problems
+from .quotas import ROOM
 from .schemas import ModelOut, PageOut
 from .scratch import request_scratch
 from .upload_schemas import ModelFromUpload
@@ -100,6 +101,7 @@ _RAW: dict[str, Any] = {
     openapi_extra=_FORM,
     summary="Upload a model",
     operation_id="create_model",
+    dependencies=[ROOM],
 )
 async def create_model(
     request: Request, response: Response, context: Ctx, principal: Builder
@@ -133,6 +135,7 @@ async def create_model(
     openapi_extra=_RAW,
     summary="Upload a model as the body",
     operation_id="put_model",
+    dependencies=[ROOM],
 )
 async def put_model(
     request: Request,

@@ -51,6 +51,8 @@ class Resolved:
     limits: EffectiveLimits
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    queue: str
+    memory_limit_mb: int | None
 
 
 def resolve_job(context: Context, project: str, job: JobIn) -> Resolved:
@@ -92,7 +94,14 @@ def resolve_job(context: Context, project: str, job: JobIn) -> Resolved:
         cpu_offload=offload,
         input_shapes={k: tuple(v) for k, v in sorted(config.input_shape_dict.items())},
     )
-    return Resolved(spec, engine, _limits(context, job), notes, warnings)
+    limits = _limits(context, job)
+    classes = context.settings.classes
+    asked = limits.memory_mb
+    if classes.sizes and job.limits.memory_mb is None:
+        # begins small, and may be tried again in the largest class
+        asked = None
+    queue = classes.queue(engine.queue, classes.choose(asked))
+    return Resolved(spec, engine, limits, notes, warnings, queue, asked)
 
 
 def refuse(
@@ -315,7 +324,8 @@ def _effect(config: CompileConfig) -> tuple[str, ...]:
 
 def _limits(context: Context, job: JobIn) -> EffectiveLimits:
     settings = context.settings
-    memory = [m for m in (job.limits.memory_mb, settings.memory_limit_mb) if m is not None]
+    most = max(settings.memory_classes.values(), default=settings.memory_limit_mb)
+    memory = [m for m in (job.limits.memory_mb, most) if m is not None]
     return EffectiveLimits(
         queue_s=min(job.limits.queue_s or settings.queue_limit_s, settings.queue_limit_s),
         run_s=min(job.limits.run_s or settings.run_limit_s, settings.run_limit_s),

@@ -16,6 +16,7 @@ from .body import StrictRoute, check_length
 from .context import Builder, Context, Ctx, Reader
 from .fields import Cursor, Limit
 from .problems import problems
+from .quotas import ROOM
 from .schemas import PageOut
 from .scratch import request_scratch
 from .upload_schemas import PartOut, PartsIn, PartsOut, PartTarget, UploadIn, UploadOut
@@ -45,6 +46,7 @@ PartNumber = Annotated[int, Path(ge=1, le=10_000, description="A part's number, 
     },
     summary="Announce a large file",
     operation_id="create_upload",
+    dependencies=[ROOM],
 )
 def create_upload(
     response: Response, context: Ctx, principal: Builder, body: UploadIn

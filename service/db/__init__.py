@@ -14,6 +14,7 @@ from .reconcile import Reconciler, ReconcileReport
 from .requests import JobFilter, JobView, NewJob, Submission
 from .tokens import TokenStore
 from .uploads import UploadStore
+from .usage import stored_bytes
 from .webhooks import RetryPolicy, WebhookSecret, WebhookStore
 
 __all__ = [
@@ -57,4 +58,5 @@ __all__ = [
     "is_full",
     "read_gauges",
     "run_migrations",
+    "stored_bytes",
 ]

@@ -250,6 +250,14 @@ class BuildStore:
                 AttemptState.RELEASED, usage,
             )  # fmt: skip
 
+    def enlarge(self, claim: Claim, queue: str, failure: Failure, usage: Usage | None) -> None:
+        """Put a build back that was killed for memory, into the queue of a larger class."""
+        with self._db.write() as session:
+            requeue_build(
+                session, self._db.now(session), claim.build.id, claim.fencing,
+                AttemptState.FAILED, usage, queue=queue, failure=failure,
+            )  # fmt: skip
+
     def lose(self, claim: Claim, failure: Failure, usage: Usage | None = None) -> None:
         """Put a build back whose compiler was killed from outside; counted like a lost worker.
 
@@ -397,8 +405,11 @@ def requeue_build(
     fencing: int,
     attempt: AttemptState,
     usage: Usage | None = None,
+    *,
+    queue: str | None = None,
+    failure: Failure | None = None,
 ) -> None:
-    """Put a running build back into the queue, with a message for a worker.
+    """Put a running build back into its queue, or another one, with a message for a worker.
 
     A build that no job needs any more ends here, cancelled.
 
@@ -425,13 +436,15 @@ def requeue_build(
             "progress_total": None,
             "queued_at": now,
             "announced_at": now,
+            **({} if queue is None else {"queue": queue}),
         },
     )
     if not moved:
         raise LeaseLost(build_id, fencing)
     row = lock_build(session, BuildRow.id == build_id)
     assert row is not None
-    _end_attempt(session, row, attempt, now, None, usage)
+    plain = None if failure is None else clean_failure(failure)
+    _end_attempt(session, row, attempt, now, plain, usage)
     jobs = session.execute(
         select(JobRow).where(JobRow.build_id == build_id, JobRow.state == State.RUNNING.value)
     ).scalars()

@@ -29,6 +29,7 @@ class NewJob:
         idempotency_key, request_digest, idempotency_hours: makes a repeated request answer with
             the first one's job.
         traceparent: the trace that the build goes on with.
+        max_active: most jobs of the project that may wait or run with this one; None for no bound.
     """
 
     project: str
@@ -53,6 +54,7 @@ class NewJob:
     request_digest: str = ""
     idempotency_hours: int = 24
     traceparent: str | None = None
+    max_active: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ..domain import (
@@ -121,11 +121,30 @@ def add_job(
     )  # fmt: skip
     _catch_up(session, new, build, job, answer, now)
     session.flush()
+    if new.max_active is not None and State(build.state) in ACTIVE:
+        _check_active(session, new.project, new.max_active)
     session.expire_all()
     return Submission(
         to_job(session.get_one(JobRow, job.id)),
         to_build(session.get_one(BuildRow, build.id)),
     )
+
+
+def _check_active(session: Session, project: str, most: int) -> None:
+    active = session.execute(
+        select(func.count())
+        .select_from(JobRow)
+        .where(JobRow.project == project, JobRow.state.in_([s.value for s in ACTIVE]))
+    ).scalar_one()
+    if active > most:
+        raise ServiceError(
+            "QUOTA_EXCEEDED",
+            f"the project has {active - 1} jobs that wait or run; it may have {most}",
+            hint="wait for some to end, or cancel them",
+            details={"quota": "max_active_jobs", "limit": most},
+            retryable=True,
+            retry_after_s=30,
+        )
 
 
 def _new_build(

@@ -27,6 +27,7 @@ from .errors import FieldError, LeaseLost, ServiceError
 from .failures import INPUT_FAULT_CODES, RETRYABLE_CODES, Failure
 from .ids import IdKind, id_pattern, is_id, new_id
 from .keys import build_key, canonical_digest, key_document, manifest_digest
+from .memory import MemoryClasses
 from .provenance import checklist, differences, statement
 from .spec import BuildSpec, CalibrationInput, FileRef, JobKind, ModelFormat, ModelInput
 from .states import (
@@ -84,6 +85,7 @@ __all__ = [
     "LeaseLost",
     "LeasePolicy",
     "Link",
+    "MemoryClasses",
     "Model",
     "ModelFormat",
     "ModelInput",

@@ -53,11 +53,10 @@ class House:
                 project=DEFAULT_PROJECT,
                 spec=spec,
                 request={"type": "compile"},
-                queue="qb.stand-in",
                 priority=5,
                 queue_limit_s=3600,
                 cache_mode=CacheMode.OFF,
-                **{"run_limit_s": 60, **more},  # type: ignore[arg-type]
+                **{"queue": "qb.stand-in", "run_limit_s": 60, **more},  # type: ignore[arg-type]
             )
         ).job
         return self.job(job.id)

@@ -125,6 +125,16 @@ def main() -> None:
             hoard.append(bytearray(os.urandom(1 << 20)) * 16)
             time.sleep(0.05)
         succeed()
+    elif behaviour.startswith("need_memory:"):
+        # says so itself, as a compiler whose allocation was refused does
+        if Path(behaviour.partition(":")[2]).exists():
+            succeed()
+        else:
+            say(
+                type="error", code="RESOURCE_LIMIT", message="out of memory",
+                details={"resource": "memory"},
+            )  # fmt: skip
+            sys.exit(5)
     elif behaviour == "eat_disk":
         for i in range(100):
             Path(f"big{i}").write_bytes(b"z" * (8 << 20))

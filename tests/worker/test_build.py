@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -119,6 +120,37 @@ def test_a_compiler_killed_from_outside_is_tried_three_times(house: Make) -> Non
     job = h.job(view.job.id).job
     assert job.failure is not None and job.failure.code == "WORKER_LOST"
     assert len(h.builds.attempts(view.job.build_id)) == 3
+
+
+@pytest.mark.parametrize("behaviour", ["eat_memory", "need_memory"])
+def test_a_build_short_of_memory_is_tried_once_more_in_the_largest_class(
+    behaviour: str, house: Make, tmp_path: Path
+) -> None:
+    enough = tmp_path / "enough"
+    h = house(behaviour if behaviour == "eat_memory" else f"{behaviour}:{enough}")
+    classes = {"small": 100, "large": 200}
+    h.builder.settings = h.settings.model_copy(update={"memory_classes": classes})
+    # a limit that the caller asked for is final
+    view = h.submit(queue="qb.stand-in.small", memory_limit_mb=80)
+    h.builder.run(view.job.build_id)
+    assert h.job(view.job.id).job.state is State.FAILED
+    view = h.submit(queue="qb.stand-in.small")
+    h.builder.run(view.job.build_id)
+    build = h.builds.get(view.job.build_id)
+    assert build is not None
+    assert (build.state, build.queue) == (State.QUEUED, "qb.stand-in.large")
+    # the attempt tells why, and no worker counts as lost
+    (first,) = h.builds.attempts(build.id)
+    assert first.failure is not None and first.failure.code == "RESOURCE_LIMIT"
+    assert build.losses == 0
+    enough.touch()
+    h.builder.run(view.job.build_id)
+    job = h.job(view.job.id).job
+    if behaviour == "need_memory":
+        assert job.state is State.SUCCEEDED
+        return
+    assert job.state is State.FAILED and job.failure is not None
+    assert job.failure.details["limit_mb"] == 200 < job.failure.details["peak_mb"]
 
 
 def test_a_stopping_worker_puts_the_build_back_uncounted(house: Make) -> None:

@@ -177,7 +177,9 @@ def as_error(exc: Exception) -> QbCompilerError:
         return exc
     if isinstance(exc, MemoryError) or _lacks_memory(exc):
         return ResourceLimitError(
-            "out of memory", hint="give the process more memory, or use fewer threads"
+            "out of memory",
+            details={"resource": "memory"},
+            hint="give the process more memory, or use fewer threads",
         )
     if isinstance(exc, OSError) and exc.errno in _WRITE_ERRNOS:
         where = f"{exc.filename}: " if exc.filename else ""

@@ -296,5 +296,7 @@ def _refused_layers(graph: Graph, settings: _Settings) -> set[str]:
 def _error(what: str, exc: Exception) -> InternalError | ResourceLimitError:
     text = " ".join(str(exc).split())
     if isinstance(exc, MemoryError) or "bad_alloc" in text or "Failed to allocate" in text:
-        return ResourceLimitError(f"{what}: out of memory", details={"reason": text})
+        return ResourceLimitError(
+            f"{what}: out of memory", details={"reason": text, "resource": "memory"}
+        )
     return InternalError(f"{what}: {text}", details={"reason": text})

@@ -137,7 +137,8 @@ class IntegerEngine:
         except Exception as exc:
             if _out_of_memory(exc):
                 raise ResourceLimitError(
-                    f"layer {layer.name!r} ({layer.op}): out of memory", details=where
+                    f"layer {layer.name!r} ({layer.op}): out of memory",
+                    details={**where, "resource": "memory"},
                 ) from exc
             raise InternalError(
                 f"layer {layer.name!r} ({layer.op}) failed: {exc}", details=where
