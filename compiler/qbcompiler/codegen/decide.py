@@ -23,6 +23,9 @@ _FAR = 32
 """How many steps before its own a step's constants may come in, where several cores' memories hold
 a part of a network's constants that is worth it; a core alone would but delay what it needs."""
 
+_SQUEEZES, _TIGHT = 4, 1.05
+"""How often constants are placed again in less memory while they leave gaps, and what is no gap."""
+
 
 @dataclass(slots=True)
 class Step:
@@ -452,41 +455,68 @@ def _place_early(
         if used[index] + step.weights() - size > machine.on_chip:
             step.held = 0
     buffers, numbers, slots = _buffers(steps, lives, kept)
-    constants = {
-        n for own in slots for use, ns in own.items() if use.startswith("weights") for n in ns
-    }
-    rest = [b for n, b in enumerate(buffers) if n not in constants]
-    plan = place(rest, alignment=machine.alignment)
-    chip: dict[int, Place] = {
-        n: Place(plan.offsets[b.name], b.size, b.first, b.last)
-        for n, b in enumerate(buffers)
-        if n not in constants
-    }
-    memory = Gaps(machine.on_chip, machine.alignment)
-    for found in chip.values():
-        memory.add(found.offset, found.size, found.first, found.last)
-    earliest = 0
-    for index, own in enumerate(slots):
-        mine = [n for use, ns in own.items() if use.startswith("weights") for n in ns]
+    constants = [
+        [n for use, ns in own.items() if use.startswith("weights") for n in ns] for own in slots
+    ]
+    late = {n for own in constants for n in own}
+    plan = place([b for n, b in enumerate(buffers) if n not in late], alignment=machine.alignment)
+    found: tuple[list[Buffer], list[int], int] | None = None
+    size = machine.on_chip
+    for _ in range(_SQUEEZES):
+        early = _place_constants(buffers, constants, plan, size, machine.alignment, depth)
+        if early is None:
+            break
+        found = early
+        top = max((o + b.size for b, o in zip(*early[:2], strict=True)), default=0)
+        if top <= early[2] * _TIGHT:
+            break
+        size = early[2]  # the same constants may well fit in what they fill at most
+    if found is None:
+        return None
+    lived, offsets, bound = found
+    for index, own in enumerate(constants):
+        if own:
+            steps[index].ahead = index - lived[own[0]].first
+    chip = [Place(o, b.size, b.first, b.last) for b, o in zip(lived, offsets, strict=True)]
+    return chip, numbers, slots, bound
+
+
+def _place_constants(
+    buffers: list[Buffer],
+    constants: list[list[int]],
+    plan: MemoryPlan,
+    size: int,
+    alignment: int,
+    depth: int,
+) -> tuple[list[Buffer], list[int], int] | None:
+    """Return buffers with the lives that they find, offsets, and the bound; None without room.
+
+    Args:
+        buffers: all.
+        constants: numbers of those of each step that are for constants.
+        plan: where the others are.
+        size, alignment: of the memory.
+        depth: as in :func:`_place_early`.
+    """
+    memory = Gaps(size, alignment)
+    offsets = [plan.offsets.get(b.name, 0) for b in buffers]
+    for b, offset in zip(buffers, offsets, strict=True):
+        if b.name in plan.offsets:
+            memory.add(offset, b.size, b.first, b.last)
+    lived, earliest = list(buffers), 0
+    for index, own in enumerate(constants):
         firsts = []
-        for n in mine:
+        for n in own:
             gap = memory.take(buffers[n].size, max(earliest, index - depth), index)
             if gap is None:
                 return None
+            offsets[n] = gap[0]
             firsts.append(gap[1])
-            chip[n] = Place(gap[0], buffers[n].size, gap[1], index)
-        if mine:
+        if own:
             earliest = max(firsts)
-            steps[index].ahead = index - earliest
-            for n in mine:
-                chip[n] = replace(chip[n], first=earliest)
-    lived = [replace(b, first=chip[n].first) for n, b in enumerate(buffers)]
-    return (
-        [chip[n] for n in range(len(buffers))],
-        numbers,
-        slots,
-        live_bound(lived, machine.alignment),
-    )
+            for n in own:
+                lived[n] = replace(buffers[n], first=earliest)
+    return lived, offsets, live_bound(lived, alignment)
 
 
 def _place_outside(
