@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qbcompiler.codegen import Buffer, Estimate, estimate, list_work, place
+from qbcompiler.codegen import Buffer, Estimate, compile_programs, estimate, list_work, place
+from qbcompiler.codegen.memory import Gaps
 from qbcompiler.devices import load_device
 from qbcompiler.frontend import load_model, parse
 from qbcompiler.ir import Graph
+from qbcompiler.ir.program import Fetch, Tile
 
 from .onnx_suite.cases import light_models
 from .quant_nets import Net
@@ -118,19 +120,18 @@ def test_more_cores_on_one_input_cut_its_latency(resnet_on_aries: Estimate) -> N
     assert eight.cycles < four.cycles < single.cycles
     assert sum(x.compute for x in single.layers) / sum(x.compute for x in eight.layers) > 4
     fetch = resnet_on_aries.weight_bytes / (68e9 / 1220703125)
-    assert fetch <= eight.cycles <= 1.7 * fetch
+    assert fetch <= eight.cycles <= 1.2 * fetch
     # weights leave external memory once for all cores that share them
     assert eight.external_bytes < 1.1 * resnet_on_aries.weight_bytes
     assert "latency" in eight.note and "external memory" in eight.note and "barriers" in eight.note
 
 
-def test_global8_cuts_the_latency_of_a_yolo_shape_by_four_or_says_why() -> None:
+def test_global8_cuts_the_latency_of_a_yolo_shape_by_four() -> None:
     graph = yolo_shape()
     device = load_device("aries-rb")
     by_name = {s.scheme: s for s in estimate(graph, device, device.schemes).schemes}
     gain = by_name["single"].cycles / by_name["global8"].cycles
-    assert gain >= 4 or f"latency {gain:.1f} times" in by_name["global8"].note
-    assert gain > 3
+    assert gain >= 4
 
 
 def yolo_shape() -> Graph:
@@ -196,3 +197,46 @@ def test_an_estimate_says_what_it_assumes(resnet_on_aries: Estimate) -> None:
     assert plain["estimate"] is True
     assert "memory.bandwidth_bytes_per_s" in plain["assumptions"]
     assert len(plain["schemes"][0]["layers"]) == len(resnet_on_aries.schemes[0].layers)
+
+
+def test_a_gap_is_the_earliest_and_then_the_lowest() -> None:
+    memory = Gaps(100, 10)
+    memory.add(0, 38, 0, 4)  # to 40, aligned
+    memory.add(60, 20, 2, 9)
+    assert memory.take(25, 0, 3) is None  # between and above there are 20
+    assert memory.take(25, 0, 5) == (0, 5)  # only when the first has gone
+    assert memory.take(20, 1, 3) == (40, 1)
+    assert memory.take(20, 1, 3) == (80, 1)
+    assert memory.take(10, 1, 3) is None
+    assert memory.take(10, 1, 6) == (40, 4)  # earlier than at 30, lower than at 50 and 80
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6), st.integers(0, 3)), max_size=24),
+    st.sampled_from([1, 8]),
+)
+def test_gaps_never_overlap(wanted: list[tuple[int, int, int]], alignment: int) -> None:
+    memory, found = Gaps(96, alignment), []
+    for last, (size, earliest, _) in enumerate(wanted):
+        gap = memory.take(size, min(earliest, last), last)
+        if gap is not None:
+            offset, first = gap
+            assert offset % alignment == 0 and offset + size <= 96
+            assert min(earliest, last) <= first <= last
+            found.append((offset, offset + size, first, last))
+    for a, b in itertools.combinations(found, 2):
+        assert a[1] <= b[0] or b[1] <= a[0] or a[3] < b[2] or b[3] < a[2]
+
+
+def test_constants_come_long_before_their_layer_in_the_layers_order(resnet50: Graph) -> None:
+    program = compile_programs(resnet50, load_device("aries-rb"), ["global8"]).programs["global8"]
+    for stream in program.streams:
+        fetched = [x.layer for x in stream if isinstance(x, Fetch)]
+        assert fetched == sorted(fetched)
+        lead, now = 0, 0
+        for x in stream:
+            if isinstance(x, Tile):
+                now = x.layer
+            elif isinstance(x, Fetch):
+                lead = max(lead, x.layer - now)
+        assert lead > 4
