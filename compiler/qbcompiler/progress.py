@@ -289,7 +289,8 @@ class TerminalReporter(Reporter):
         """Ask on the terminal."""
         self._bar.stop()
         self._console.print(
-            f"Job {job} is on the server. [c]ancel it, [l]eave it running, or go on? [c/l/Enter] ",
+            f"Job {job} runs on the server.\n"
+            "[c]ancel it, [l]eave it running, or Enter to go on watching: ",
             end="",
             markup=False,
         )

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import re
+import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -44,9 +45,10 @@ def run_jobs(args: Namespace, reporter: Reporter) -> int:
     for job in jobs:
         age = _age((now - datetime.fromisoformat(job["created_at"])).total_seconds())
         name = _printable(job["name"] or job["type"])
-        print(
+        line = (
             f"{job['id']:<30} {_state(job):<10} {age:>5}  {job['target_device'] or '-':<14} {name}"
         )
+        print(line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line)
     return 0
 
 
