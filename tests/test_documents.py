@@ -36,6 +36,12 @@ def test_links_lead_somewhere(path):
     assert not broken
 
 
+def test_every_document_is_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text("utf-8")
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", index))
+    assert listed == {p.name for p in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
 def test_every_decision_is_in_the_list():
     folder = ROOT / "docs" / "adr"
     listed = set(re.findall(r"\((\d{4}-[^)]+\.md)\)", (folder / "README.md").read_text("utf-8")))
