@@ -73,6 +73,11 @@ themes.value = localStorage.getItem("qb-theme") || "auto";
 setTheme(themes.value);
 themes.onchange = () => setTheme(themes.value);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("qb-theme")));
+// by hand: the address after # says which view is shown
+find("skip").onclick = (event) => {
+  event.preventDefault();
+  find("view").focus();
+};
 frame();
 addEventListener("hashchange", () => route());
 route(false);

@@ -218,21 +218,29 @@ export function jobView([given], { signal, report }) {
         buildView(built, job, { signal }).catch(report);
       }
     }
+    return job;
   };
   // one after another, so that an old answer never covers a new one
   const redraw = () => (drawing = drawing.then(draw).catch(report));
-  redraw();
-  follow(id, signal, (event, data) => {
-    if (event === "log") {
-      const stick = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
-      log.append(data.text ?? "");
-      while (log.textContent.length > MAX_LOG && log.firstChild !== log.lastChild) log.firstChild.remove();
-      if (stick) log.scrollTop = log.scrollHeight;
-    } else if (event === "progress") {
-      drawProgress(data.phase, data.current, data.total);
-    } else {
-      redraw();
-    }
-  }).then(redraw, report);
+  const listen = () =>
+    follow(id, signal, (event, data) => {
+      if (event === "log") {
+        const stick = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
+        log.append(data.text ?? "");
+        while (log.textContent.length > MAX_LOG && log.firstChild !== log.lastChild) log.firstChild.remove();
+        if (stick) log.scrollTop = log.scrollHeight;
+      } else if (event === "progress") {
+        drawProgress(data.phase, data.current, data.total);
+      } else {
+        redraw();
+      }
+    }).then(redraw);
+  // a build that was finished before the job was asked for has no events for it, but its log
+  const wholeLog = async () => {
+    const text = await (await call(`/v1/jobs/${id}/log`, { signal })).text();
+    log.textContent = text.slice(-MAX_LOG);
+    log.scrollTop = log.scrollHeight;
+  };
+  draw().then((job) => (ENDED.has(job.state) ? wholeLog() : listen())).catch(report);
   return { title: t("Job"), element };
 }

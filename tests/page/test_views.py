@@ -231,6 +231,26 @@ def test_the_log_comes_as_it_is_written(live: Live, open_page: OpenPage) -> None
         expect(log).to_contain_text(f"line {i}")
 
 
+def test_a_job_from_the_cache_shows_the_log_of_its_build(live: Live, open_page: OpenPage) -> None:
+    job = live.parse_job(6)
+    finish(live, job, chain(3), log="the first job's work\n")
+    again = live.parse_job(6, model_id=job["model_id"])
+    assert again["cache"] == "hit"
+    page = open_page(f"{live.url}/#job/{again['id']}")
+    page.locator("#log-box summary").click()
+    expect(page.locator("#job-log")).to_have_text("the first job's work\n")
+
+
+def test_the_skip_link_leads_into_the_view(live: Live, open_page: OpenPage) -> None:
+    page = open_page(live.url + "/#new")
+    expect(page.locator("h1")).to_have_text("New job")
+    page.keyboard.press("Tab")
+    expect(page.locator("#skip")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#view")).to_be_focused()
+    expect(page.locator("h1")).to_have_text("New job")
+
+
 def test_the_configuration_is_checked_while_typing(live: Live, open_page: OpenPage) -> None:
     page = open_page(live.url + "/#new")
     page.locator("#config-box summary").click()
