@@ -26,7 +26,7 @@ from service.domain import (
     StoredFile,
 )
 from service.logs import log_ids
-from service.settings import Settings
+from service.settings import BUILTIN_ENGINE, Settings
 from service.storage import (
     ObjectMissing,
     ObjectStore,
@@ -239,7 +239,12 @@ class Builder:
             build_command(engine, spec, inputs, scratch),
             scratch=scratch,
             output=inputs.output,
-            env=engine_env(scratch, self.settings.worker_threads, cache),
+            env=engine_env(
+                scratch,
+                self.settings.worker_threads,
+                cache,
+                own=spec.engine == BUILTIN_ENGINE,
+            ),
             control=control,
             sink=reporter,
             sandbox=engine_sandbox(self.settings, spec.engine, cache),

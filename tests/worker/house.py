@@ -36,14 +36,16 @@ class House:
     store: LocalStore
     builder: Builder
 
-    def submit(self, **more: object) -> JobView:
+    def submit(self, kind: JobKind = JobKind.COMPILE, **more: object) -> JobView:
         digest = hashlib.sha256(MODEL).hexdigest()
         spec = BuildSpec(
-            kind=JobKind.COMPILE,
+            kind=kind,
             engine="stand-in",
             engine_version="1",
             model=ModelInput(
-                ModelFormat.ONNX, digest, (FileRef("model.onnx", digest, len(MODEL)),)
+                ModelFormat.MBLT if kind is JobKind.QUANTIZE else ModelFormat.ONNX,
+                digest,
+                (FileRef("model.onnx", digest, len(MODEL)),),
             ),
             target_device="regulus-rb",
             inference_scheme="single",
@@ -52,7 +54,7 @@ class House:
             NewJob(
                 project=DEFAULT_PROJECT,
                 spec=spec,
-                request={"type": "compile"},
+                request={"type": kind.value},
                 priority=5,
                 queue_limit_s=3600,
                 cache_mode=CacheMode.OFF,

@@ -37,7 +37,9 @@ __all__ = [
     "probe_version",
 ]
 
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
+# where the worker's own packages are: another engine would import them in place of its own
+_OWN_PACKAGES = ("PYTHONPATH", "VIRTUAL_ENV")
 
 
 class EngineError(Exception):
@@ -72,12 +74,19 @@ def engine_command(settings: Settings, name: str) -> list[str]:
     return list(settings.engines[name].command)
 
 
-def engine_env(scratch: Path, threads: int, cache: Path | None = None) -> dict[str, str]:
+def engine_env(
+    scratch: Path, threads: int, cache: Path | None = None, *, own: bool = True
+) -> dict[str, str]:
     """Return the engine's environment: no secrets, a home and temporary folder of its own.
 
-    ``cache`` is where the built-in engine keeps what later builds can use.
+    Args:
+        scratch: the home and temporary folder.
+        threads: how many the engine may start; 0 leaves it to the engine.
+        cache: where the built-in engine keeps what later builds can use.
+        own: whether the engine is the built-in one, which has its packages where the worker has.
     """
-    env = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
+    passed_on = (*_PASSED_ON, *(_OWN_PACKAGES if own else ()))
+    env = {k: os.environ[k] for k in passed_on if k in os.environ}
     env |= {
         "QBCOMPILER_JSONL": "1",
         "HOME": str(scratch),
@@ -126,11 +135,12 @@ def engine_sandbox(settings: Settings, name: str, cache: Path | None = None) -> 
     """
     command = engine_command(settings, name)
     paths = [*system_paths(), *installation_of(command, settings.data_dir)]
-    for variable in ("PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV"):
+    own = name == BUILTIN_ENGINE
+    for variable in ("LD_LIBRARY_PATH", *(_OWN_PACKAGES if own else ())):
         paths += [p for p in os.environ.get(variable, "").split(os.pathsep) if p.startswith("/")]
     writable = list(device_paths())
     network = False
-    if name == BUILTIN_ENGINE:
+    if own:
         paths += [sys.prefix, sys.base_prefix, *_package_folders()]
     else:
         engine = settings.engines[name]
@@ -185,7 +195,7 @@ def probe_version(settings: Settings, name: str, timeout_s: float = 60.0) -> str
     said = f"{' '.join(command)} check"
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
         scratch = Path(folder)
-        env = engine_env(scratch, settings.worker_threads)
+        env = engine_env(scratch, settings.worker_threads, own=name == BUILTIN_ENGINE)
         del env["QBCOMPILER_JSONL"]
         try:
             done = subprocess.run(
