@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import platform
 import shutil
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 from service.broker import CelerySender
-from service.db import Database, current_revision, head_revision
+from service.db import Database, current_revision, head_revision, read_gauges
+from service.logs import redact
 from service.settings import BUILTIN_ENGINE, Mode, Settings
 from service.storage import open_store
 
@@ -18,6 +22,7 @@ from .engine import check_sandbox, probe_version
 __all__ = ["Finding", "examine"]
 
 _LOW_DISK = 2 << 30
+_MOST_SKEW = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +76,22 @@ def examine(settings: Settings) -> list[Finding]:
         )
         for name in (BUILTIN_ENGINE, *sorted(settings.engines))
     ]
+    checks.append(("queue", lambda: _queue(settings), "start `qbserver worker` for that queue"))
+    if settings.otlp_endpoint is not None:
+        checks.append(
+            (
+                "traces",
+                lambda: _collector(str(settings.otlp_endpoint)),
+                "check QB_OTLP_ENDPOINT; builds run without it, their traces are lost",
+            )
+        )
     findings = []
     for name, check, mend in checks:
         try:
             findings.append(Finding(name, True, check()))
         except Exception as exc:
-            text = str(exc).strip().splitlines()
+            # drivers like to repeat the URL that they were given
+            text = redact(str(exc)).strip().splitlines()
             findings.append(Finding(name, False, text[0] if text else type(exc).__name__, mend))
     return findings
 
@@ -112,14 +127,46 @@ def _database(settings: Settings) -> str:
     try:
         db.check()
         have, newest = current_revision(db), head_revision()
+        with db.read() as session:
+            ahead = (datetime.now(UTC) - db.now(session)).total_seconds()
     finally:
         db.close()
+    if abs(ahead) > _MOST_SKEW:
+        raise RuntimeError(
+            f"this host's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the"
+            " database's: set both by NTP"
+        )
     if have != newest:
         # the embedded server migrates when it starts
         if have is None and settings.mode is Mode.EMBEDDED:
             return "empty; `qbserver serve` sets it up"
         raise RuntimeError(f"the schema is at {have or 'nothing'}, this program needs {newest}")
     return f"reached, schema {have}"
+
+
+def _queue(settings: Settings) -> str:
+    """Say how the queues are; builds that wait long while none of their queue runs are a fault."""
+    db = Database(settings.effective_database_url)
+    try:
+        if current_revision(db) != head_revision():
+            return "not looked at: the database is not set up"
+        now = read_gauges(db)
+    finally:
+        db.close()
+    patience = 2 * (settings.resend_seconds + settings.reconcile_seconds)
+    for queue, seconds in sorted(now.oldest_s.items()):
+        if seconds > patience and queue not in now.running:
+            raise RuntimeError(
+                f"{now.queued[queue]} builds wait in {queue}, one for {seconds:.0f} s; none runs"
+            )
+    return f"{sum(now.queued.values())} builds wait, {sum(now.running.values())} run"
+
+
+def _collector(endpoint: str) -> str:
+    parts = urlsplit(endpoint)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    with socket.create_connection((parts.hostname or "", port), timeout=3):
+        return f"{parts.hostname}:{port} reached"
 
 
 def _broker(settings: Settings) -> str:
