@@ -279,6 +279,20 @@ class Settings(BaseSettings):
     idempotency_hours: int = Field(
         default=24, ge=1, le=8760, description="How long an Idempotency-Key is remembered."
     )
+    retention_days: int | None = Field(
+        default=None,
+        ge=0,
+        le=36500,
+        description="Days after which `qbserver gc` removes ended jobs with their builds and "
+        "results, in projects without a retention of their own; unset or 0: never.",
+    )
+    audit_days: int | None = Field(
+        default=None,
+        ge=0,
+        le=36500,
+        description="Days after which `qbserver gc` removes entries of the audit log; unset or 0: "
+        "never.",
+    )
     link_max_seconds: int = Field(
         default=30 * 86400, ge=60, description="Longest life of a download link."
     )

@@ -12,9 +12,9 @@ from typing import Any
 from celery import Celery, bootsteps, signals
 
 from service.broker import TASK_RUN_BUILD, broker_options
-from service.db import BuildStore, Database
+from service.db import BuildStore, Database, ObjectHolds
 from service.settings import BUILTIN_ENGINE, Settings
-from service.storage import open_store
+from service.storage import HeldStore, open_store
 from service.tracing import set_up_tracing, stop_tracing
 
 from .background import Background
@@ -116,7 +116,7 @@ def run_worker(settings: Settings, *, queues: list[str] | None = None) -> None:
     builder = Builder(
         settings=settings,
         builds=BuildStore(db, settings.lease_policy()),
-        store=open_store(settings),
+        store=HeldStore(open_store(settings), ObjectHolds(db).hold),
         worker=worker_name(),
     )
     app = create_worker_app(settings, builder)

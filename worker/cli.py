@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from service.logs import set_up_logging
 from service.settings import BUILTIN_ENGINE, Mode, Settings, SettingsError
 
-from . import tokens, verify
+from . import gc, tokens, verify
 
 __all__ = ["main"]
 
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     migrate.set_defaults(run=_migrate)
     tokens.add_parser(commands, _EPILOG)
+    gc.add_parsers(commands, _EPILOG)
     verify.add_parsers(commands, _EPILOG)
     doctor = commands.add_parser(
         "doctor", help="say what is missing and how to mend it", epilog=_EPILOG

@@ -12,7 +12,7 @@ from service.db import Actor, Database, TokenStore, acting_as, run_migrations
 from service.domain import DEFAULT_PROJECT, Role, ServiceError
 from service.settings import Settings
 
-__all__ = ["add_parser"]
+__all__ = ["add_parser", "operator"]
 
 _DAY = 86400
 
@@ -54,7 +54,8 @@ def _open(settings: Settings) -> Database:
     return Database(settings.effective_database_url)
 
 
-def _operator() -> Actor:
+def operator() -> Actor:
+    """Return who acts at the command line: the user of that name."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):
@@ -66,7 +67,7 @@ def _operator() -> Actor:
 def _create(settings: Settings, args: argparse.Namespace) -> int:
     db = _open(settings)
     try:
-        with acting_as(_operator()):
+        with acting_as(operator()):
             token, text = TokenStore(db).create(
                 project=args.project,
                 name=args.name,
@@ -102,7 +103,7 @@ def _list(settings: Settings, _args: argparse.Namespace) -> int:
 def _revoke(settings: Settings, args: argparse.Namespace) -> int:
     db = _open(settings)
     try:
-        with acting_as(_operator()):
+        with acting_as(operator()):
             found = TokenStore(db).revoke(args.id)
     finally:
         db.close()

@@ -23,6 +23,7 @@ from ..db import (
     JobStore,
     MatrixStore,
     ModelStore,
+    ObjectHolds,
     OutboxDispatcher,
     RetryPolicy,
     Sender,
@@ -37,7 +38,7 @@ from ..db import (
 from ..domain import WebhookSigner
 from ..engines import list_engines
 from ..settings import Mode, Settings, SettingsError, get_settings
-from ..storage import clean_scratch, open_staging, open_store
+from ..storage import HeldStore, clean_scratch, open_staging, open_store
 from ..tracing import set_up_tracing, stop_tracing
 from . import (
     artifacts,
@@ -240,12 +241,14 @@ def _context(settings: Settings, sender: Sender | None, db: Database) -> Context
             ),
         }
 
-    store, upload_store = open_store(settings), UploadStore(db)
-    staging = open_staging(settings, store)
+    raw_store, upload_store, holds = open_store(settings), UploadStore(db), ObjectHolds(db)
+    # an upload's own row names its object from the start
+    staging = open_staging(settings, raw_store)
     return Context(
         settings=settings,
         db=db,
-        store=store,
+        store=HeldStore(raw_store, holds.hold),
+        holds=holds,
         jobs=jobs_store,
         matrices=MatrixStore(db),
         builds=BuildStore(db, policy),

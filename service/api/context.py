@@ -22,6 +22,7 @@ from ..db import (
     JobStore,
     MatrixStore,
     ModelStore,
+    ObjectHolds,
     TokenStore,
     UploadStore,
     WebhookStore,
@@ -66,6 +67,7 @@ class Context:
     settings: Settings
     db: Database
     store: ObjectStore
+    holds: ObjectHolds
     jobs: JobStore
     matrices: MatrixStore
     builds: BuildStore

@@ -93,6 +93,8 @@ def held_upload(context: Context, project: str, upload_id: str, pointer: str) ->
             errors=[FieldError(pointer, detail)],
             retryable=False,
         )
+    # until it is recorded as what it becomes
+    context.holds.hold(upload.sha256)
     if context.store.size(upload.sha256) != upload.size:
         raise ObjectMissing(upload.sha256)
     return upload

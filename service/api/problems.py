@@ -340,12 +340,12 @@ def _http_problem(request: Request, exc: HTTPException) -> Response:
 
 def _allowed(request: Request) -> str:
     """Return every method of the path; Starlette names those of the first route only."""
-    methods: set[str] = set()
     routes: Sequence[APIRoute] = request.app.state.routes
-    for route in routes:
-        if route.path_regex.match(request.url.path):
-            methods |= route.methods or set()
-    return ", ".join(sorted(methods))
+    path = request.url.path
+    found = [route for route in routes if route.path_regex.match(path)]
+    # a path that is there word for word is no other route's parameter
+    exact = [route for route in found if route.path == path and route.include_in_schema]
+    return ", ".join(sorted({m for route in exact or found for m in route.methods or ()}))
 
 
 def _validation_problem(request: Request, exc: RequestValidationError) -> tuple[str, ServiceError]:

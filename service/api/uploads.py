@@ -66,6 +66,8 @@ def create_upload(
             hint="GET /v1/limits lists every bound",
             details={"limit": limit},
         )
+    # what is found now must be there when the upload is used
+    context.holds.hold(body.sha256)
     present = (
         context.uploads.knows(principal.project, body.sha256, body.size)
         and context.store.size(body.sha256) == body.size

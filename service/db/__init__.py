@@ -5,6 +5,7 @@ from .builds import BuildStore
 from .catalog import ArtifactStore, CalibrationStore, ModelStore, NewCalibration, NewModel
 from .engine import DATABASE_ERRORS, Database, database_url, is_full
 from .gauges import QueueGauges, read_gauges
+from .holds import ObjectHolds
 from .jobs import JobStore
 from .matrices import Matrix, MatrixStore
 from .migrate import current_revision, head_revision, run_migrations
@@ -38,6 +39,7 @@ __all__ = [
     "NewCalibration",
     "NewJob",
     "NewModel",
+    "ObjectHolds",
     "OutboxDispatcher",
     "Page",
     "QueueGauges",

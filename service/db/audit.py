@@ -56,6 +56,7 @@ class Action(StrEnum):
     TOKEN_REVOKE = "token.revoke"  # noqa: S105
     WEBHOOK_REDELIVER = "webhook.redeliver"
     WEBHOOK_ROTATE = "webhook.rotate"
+    RETENTION_SET = "retention.set"
     DENIED = "access.denied"
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "BuildRow",
     "CalibrationRow",
     "EventRow",
+    "HoldRow",
     "IdempotencyRow",
     "JobLabelRow",
     "JobRow",
@@ -75,6 +76,8 @@ class ProjectRow(Base):
     created_at: Mapped[datetime]
     webhook_generation: Mapped[int] = mapped_column(server_default="0")
     webhook_rotated_at: Mapped[datetime | None]
+    # None: the server's own setting; 0: for good
+    retention_days: Mapped[int | None]
 
 
 class TokenRow(Base):
@@ -348,6 +351,15 @@ class OutboxRow(Base):
     not_before: Mapped[datetime]
     tries: Mapped[int]
     last_error: Mapped[str | None] = mapped_column(Text)
+
+
+class HoldRow(Base):
+    """Objects that are not to be collected for a while, by digest."""
+
+    __tablename__ = "object_holds"
+
+    digest: Mapped[str] = mapped_column(_Digest, primary_key=True)
+    until: Mapped[datetime]
 
 
 class MatrixRow(Base):

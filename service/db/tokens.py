@@ -69,6 +69,24 @@ class TokenStore:
             )  # fmt: skip
             return _token(row), text
 
+    def projects(self) -> dict[str, int | None]:
+        """Return each project, and its retention in days (None: the server's, 0: for good)."""
+        with self._db.read() as session:
+            rows = session.execute(
+                select(ProjectRow.id, ProjectRow.retention_days).order_by(ProjectRow.id)
+            )
+            return {str(identifier): days for identifier, days in rows}
+
+    def set_retention(self, project: str, days: int | None) -> bool:
+        """Set a project's retention; False when there is no such project."""
+        with self._db.write() as session:
+            row = session.get(ProjectRow, project, with_for_update=True)
+            if row is None:
+                return False
+            row.retention_days = days
+            audit(session, self._db.now(session), project, Action.RETENTION_SET, None, days=days)
+            return True
+
     def verify(self, text: str) -> Token | None:
         """Return the token with this text, or None when there is none that is valid now."""
         if not text.startswith(TOKEN_PREFIX) or len(text) > 200:

@@ -2,6 +2,7 @@
 
 from ..settings import Settings
 from .fetch import fetch_calibration, fetch_file, fetch_model, inside
+from .held import HeldStore
 from .local import LocalStore
 from .port import CHUNK, ObjectMissing, ObjectStore, StorageError, check_digest
 from .scratch import clean_scratch, scratch_folder
@@ -11,6 +12,7 @@ from .staging import Heartbeat, LocalStaging, Staging
 __all__ = [
     "CHUNK",
     "Heartbeat",
+    "HeldStore",
     "LocalStaging",
     "LocalStore",
     "ObjectMissing",
