@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +288,39 @@ def test_a_form_that_is_wrong_says_so(live: Live, open_page: OpenPage) -> None:
     start.click()
     expect(error).to_contain_text("What to do")
     expect(error.get_by_role("link")).to_have_attribute("href", re.compile("^/errors/[A-Z_]+$"))
+
+
+def test_commands_quote_what_they_carry(live: Live, open_page: OpenPage) -> None:
+    hostile = "it's $(touch hacked) `x` \"\n한.onnx"
+    request = {
+        "type": "compile", "model_id": "mdl_x", "calibration_id": "cal_x", "name": hostile,
+        "source_revision": hostile, "target_device": "regulus-rb", "cpu_offload": True,
+        "input_shapes": {hostile: [1, 3, 8, 8]}, "compile_config": {"a": [None, True, hostile]},
+    }  # fmt: skip
+    job = {"id": "job_x", "type": "compile", "request": request, "artifacts": []}
+    page = open_page(live.url + "/")
+    curl, command, python = page.evaluate(
+        """async ([job, name]) => {
+          const made = await import("/web/snippets.js");
+          return [made.curlOf(job, location.origin, true),
+                  made.commandOf(job, location.origin, name),
+                  made.pythonOf(job, location.origin, name)];
+        }""",
+        [job, "../-rf " + hostile],
+    )
+    words = shlex.split(curl)
+    assert json.loads(words[words.index("--json") + 1]) == request
+    config, _, rest = command.partition("\nEND\n")
+    assert json.loads(config.partition("\n")[2]) == request["compile_config"]
+    words = shlex.split(rest)
+    assert words[words.index("--model") + 1] == "./-rf " + hostile
+    assert words[words.index("--source-revision") + 1] == hostile
+    assert words[words.index("--input-shape") + 1] == f"{hostile}=1,3,8,8"
+    call = ast.parse(python).body[1].value  # type: ignore[attr-defined]
+    given = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    assert given["compile_config"] == request["compile_config"]
+    assert given["input_shape_dict"] == request["input_shapes"]
+    assert given["cpu_offload"] is True and given["server"] == live.url
 
 
 def test_every_text_has_a_korean_one(live: Live, open_page: OpenPage) -> None:
