@@ -251,9 +251,12 @@ def test_offloading(run: Run, tmp_path: Path) -> None:
 def test_the_report_and_the_configuration(run: Run, tmp_path: Path) -> None:
     files = [tmp_path / n for n in ("m.mxq", "r.json", "c.json", "again.mxq")]
     mxq, report, config, again = files
+    unheeded = tmp_path / "unheeded.json"
+    unheeded.write_text('{"calibration": {"output": 2}}')
     done = run(
         *("compile", "--model", "m.onnx", *BUILD, "--output", mxq, "--report-path", report),
         *("--config-save-path", config, "--config-preset", "detection"),
+        *("--compile-config", unheeded),
         *("--source-revision", "abc123", "--label", "team=vision", "--label", "run=4"),
     )
     assert done.returncode == 0, done.stderr
