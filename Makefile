@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv models demo serve test lint fmt openapi docs lock clean
+.PHONY: help venv models demo serve test lint fmt openapi docs lock audit sbom clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,13 @@ docs: $(VENV)/.dev  ## write the parts of docs/ that come from the code
 
 lock: $(VENV)/.dev  ## pin again (needs uv; LOCK_ARGS=--upgrade takes the newest versions)
 	$(BIN)/python requirements/lock.py $(LOCK_ARGS)
+
+audit: $(VENV)/.dev  ## look locked packages up in the list of known vulnerabilities (needs PyPI)
+	$(BIN)/python -m pip_audit --disable-pip --require-hashes -r requirements/runtime.txt
+	$(BIN)/python -m pip_audit --disable-pip --require-hashes -r requirements/dev.txt
+
+sbom: $(VENV)/.runtime  ## write build/sbom.json (CycloneDX) of the image, and print licences
+	$(BIN)/python requirements/sbom.py build/sbom.json
 
 clean:  ## remove what was made here, but not the data of `make serve` in var/
 	rm -rf $(VENV) models build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

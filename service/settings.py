@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_serializer, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .domain import LeasePolicy, MemoryClasses, Network
@@ -38,6 +38,7 @@ BUILTIN_ENGINE = "qbcompiler"
 MIN_SECRET_LENGTH = 32
 _MIN_MEMORY_MB = 64
 
+_URL_PASSWORD = re.compile(r"(://[^/@:]*):[^/]*@")
 _REFUSED_SECRETS = frozenset({"changeme", "change-me", "secret", "default", "password"})
 
 
@@ -407,6 +408,11 @@ class Settings(BaseSettings):
         return self
 
     # derived ------------------------------------------------------------------------------
+
+    @field_serializer("database_url", "broker_url")
+    def _without_password(self, value: str) -> str:
+        """Hide the password where settings are shown or dumped, as those of `SecretStr` are."""
+        return _URL_PASSWORD.sub(r"\1:***@", value)
 
     @property
     def effective_database_url(self) -> str:

@@ -81,3 +81,11 @@ def test_make_help_names_every_target():
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert {line.split()[0] for line in done.stdout.splitlines()} == set(phony.split())
+
+
+def test_attacks_name_tests_that_exist():
+    rows = re.findall(r"^\| .* \| `(tests/\S+)::(\w+)` \|$",
+                      (ROOT / "docs" / "security.md").read_text("utf-8"), re.MULTILINE)  # fmt: skip
+    assert len(rows) > 20
+    for file, name in rows:
+        assert re.search(rf"^def {name}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE), name
