@@ -37,12 +37,12 @@ START_S = 120.0
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[str]:
-    """Run an embedded server on a data folder; yield its address."""
+def server(folder: Path, **settings: str) -> Iterator[str]:
+    """Run an embedded server on a data folder, with these ``QB_*``; yield its address."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("QB_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "worker.cli", "serve", "--port", "0", "--data-dir", str(folder)],
-        env={**environment, "QB_LOG_LEVEL": "warning"},
+        env={**environment, "QB_LOG_LEVEL": "warning", **settings},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
