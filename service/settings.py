@@ -4,10 +4,8 @@ the table of all of them."""
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 import re
-import secrets
 import sys
 import tempfile
 from enum import StrEnum
@@ -21,6 +19,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .domain import LeasePolicy, MemoryClasses, Network
 from .engine_settings import EngineSettings
+from .settings_checks import SettingsError, checked_secret, is_loopback, own_secret
 
 __all__ = [
     "BUILTIN_ENGINE",
@@ -35,15 +34,9 @@ __all__ = [
 BUILTIN_ENGINE = "qbcompiler"
 """Name of the engine that this repository is; it needs no configuration."""
 
-MIN_SECRET_LENGTH = 32
 _MIN_MEMORY_MB = 64
 
 _URL_PASSWORD = re.compile(r"(://[^/@:]*):[^/]*@")
-_REFUSED_SECRETS = frozenset({"changeme", "change-me", "secret", "default", "password"})
-
-
-class SettingsError(ValueError):
-    """The settings do not allow the service to run; the message says what to set."""
 
 
 class Mode(StrEnum):
@@ -490,7 +483,7 @@ class Settings(BaseSettings):
             SettingsError: the address is not loopback and tokens are off.
         """
         host = self.host if host is None else host
-        if self.tokens_required or _is_loopback(host):
+        if self.tokens_required or is_loopback(host):
             return
         raise SettingsError(
             f"refusing to listen on {host}: without tokens anyone who reaches it could use the "
@@ -528,50 +521,10 @@ class Settings(BaseSettings):
             SettingsError: team mode without a secret, or a secret that is short or a known default.
         """
         if self.signing_secret is not None:
-            return _checked_secret(self.signing_secret.get_secret_value())
+            return checked_secret(self.signing_secret.get_secret_value())
         if self.mode is Mode.TEAM:
             raise SettingsError("QB_SIGNING_SECRET must be set in team mode (openssl rand -hex 32)")
-        return _own_secret(self.data_dir / "signing.key")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _checked_secret(secret: str) -> bytes:
-    plain = secret.strip()
-    if len(plain) < MIN_SECRET_LENGTH or len(set(plain)) < 8:
-        raise SettingsError(
-            f"QB_SIGNING_SECRET must have at least {MIN_SECRET_LENGTH} random characters "
-            "(openssl rand -hex 32)"
-        )
-    if any(word in plain.lower() for word in _REFUSED_SECRETS):
-        raise SettingsError("QB_SIGNING_SECRET looks like a default; use openssl rand -hex 32")
-    return plain.encode()
-
-
-def _own_secret(path: Path) -> bytes:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".signing-")
-        try:
-            # mkstemp makes the file readable by its owner only
-            with os.fdopen(handle, "w") as file:
-                file.write(secrets.token_hex(32))
-                file.flush()
-                os.fsync(file.fileno())
-            # link, not rename: of two processes that start together the first one's key stays
-            Path(path).hardlink_to(temporary)
-        except FileExistsError:
-            pass
-        finally:
-            Path(temporary).unlink()
-    return _checked_secret(path.read_text())
+        return own_secret(self.data_dir / "signing.key")
 
 
 @lru_cache(maxsize=1)
