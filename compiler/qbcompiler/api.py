@@ -292,16 +292,11 @@ def _parse(plan: Plan, model: Any) -> tuple[PartitionedGraph, MbltMeta]:
     from .frontend import load_model, parse
     from .package import MbltMeta
     from .partition import partition
+    from .reuse import parsed
 
     config = plan.config
     folder = plan.options.get("external_data_dir")
     source = load_model(model, external_data_dir=None if folder is None else Path(folder))
-    graph = parse(
-        source,
-        input_shapes=config.input_shape_dict,
-        image_channels=config.image_channels or None,
-        progress=plan.reporter.step("parse"),
-    )
     meta = MbltMeta(
         source_sha256=source.sha256,
         producer=source.producer,
@@ -310,8 +305,19 @@ def _parse(plan: Plan, model: Any) -> tuple[PartitionedGraph, MbltMeta]:
             "input_shapes": {n: list(s) for n, s in sorted(config.input_shape_dict.items())},
         },
     )
-    del source
-    return partition(graph, plan.device, cpu_offload=config.cpu_offload), meta
+    graph = parsed(
+        plan,
+        meta,
+        config.image_channels or None,
+        lambda: parse(
+            source,
+            input_shapes=config.input_shape_dict,
+            image_channels=config.image_channels or None,
+            progress=plan.reporter.step("parse"),
+        ),
+        lambda graph: partition(graph, plan.device, cpu_offload=config.cpu_offload),
+    )
+    return graph, meta
 
 
 def _quantize(

@@ -65,7 +65,7 @@ class ParseOptions(TypedDict, total=False):
         trace_path: write the estimated timeline, a trace that Perfetto opens.
         validation_save_path: write the validation samples (.npz).
         body_save_path: write the NPU body as an MBLT of its own.
-        cache_dir: keep calibration statistics here for later builds on the same model and data;
+        cache_dir: keep parsed graphs and calibration statistics here for later builds;
             None for the folder that ``QBCOMPILER_CACHE_DIR`` names, if any.
         source_revision, labels: recorded beside the output.
         threads: threads to compute with; changes no byte of any output.

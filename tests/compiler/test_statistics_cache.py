@@ -117,7 +117,7 @@ def test_other_data_is_another_entry(ocr_cls: Path, ocr_calibration: Path, tmp_p
         (fewer / path.name).write_bytes(path.read_bytes())
     report = build(ocr_cls, fewer, tmp_path / "b.mxq", kept)
     assert report["reuse"]["statistics"]["reused"] == 0
-    assert len(list(kept.iterdir())) == 2
+    assert len(list(kept.glob("*.statistics.json"))) == 2
 
 
 def test_old_entries_are_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
