@@ -19,11 +19,11 @@ __all__ = ["Decisions", "Step", "decide"]
 
 _ROUNDS = 200
 
-_FAR = 32
+_FAR = 24
 """How many steps before its own a step's constants may come in, where several cores' memories hold
 a part of a network's constants that is worth it; a core alone would but delay what it needs."""
 
-_SQUEEZES, _TIGHT = 4, 1.05
+_SQUEEZES, _TIGHT = 8, 1.05
 """How often constants are placed again in less memory while they leave gaps, and what is no gap."""
 
 
@@ -410,6 +410,8 @@ def _place_on_chip(
     """Place every buffer, or return None where they do not fit."""
     buffers, numbers, slots = _buffers(steps, lives, kept)
     plan = place(buffers, alignment=machine.alignment, enough=machine.on_chip)
+    if plan.ratio > _TIGHT:
+        plan = place(buffers, alignment=machine.alignment, enough=int(plan.bound * _TIGHT))
     if plan.size > machine.on_chip:
         return None
     chip = [Place(plan.offsets[b.name], b.size, b.first, b.last) for b in buffers]
@@ -461,18 +463,23 @@ def _place_early(
     late = {n for own in constants for n in own}
     plan = place([b for n, b in enumerate(buffers) if n not in late], alignment=machine.alignment)
     found: tuple[list[Buffer], list[int], int] | None = None
-    size = machine.on_chip
+    top = machine.on_chip
+    size, least = machine.on_chip, 0
     for _ in range(_SQUEEZES):
         early = _place_constants(buffers, constants, plan, size, machine.alignment, depth)
-        if early is None:
-            break
-        found = early
-        top = max((o + b.size for b, o in zip(*early[:2], strict=True)), default=0)
-        if top <= early[2] * _TIGHT:
-            break
-        size = early[2]  # the same constants may well fit in what they fill at most
-    if found is None:
-        return None
+        if early is not None:
+            found = early
+            top = max((o + b.size for b, o in zip(*early[:2], strict=True)), default=0)
+            if top <= early[2] * _TIGHT:
+                break
+            size = max(early[2], (top + least) // 2)  # what they fill at most may be enough
+        elif found is None:
+            return None
+        else:
+            least = size
+            size = (size + top) // 2
+        size = size // machine.alignment * machine.alignment
+    assert found is not None
     lived, offsets, bound = found
     for index, own in enumerate(constants):
         if own:
