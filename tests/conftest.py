@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,16 @@ from .support.servers import new_database, postgres_server, s3_server, valkey_se
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "tests" / "data"
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """A command that a test runs in its own process sets logging up; that ends with the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,11 @@ class HeldStore:
         self._store = store
         self._hold = hold
 
+    @property
+    def inner(self) -> ObjectStore:
+        """The store that everything is passed to."""
+        return self._store
+
     def put_file(self, path: Path, sha256: str) -> None:
         """Store a file; see :class:`~service.storage.port.ObjectStore`."""
         # also where the object is there already: it may be about to be collected

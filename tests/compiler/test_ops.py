@@ -108,9 +108,13 @@ def wide_bound(spec: OpSpec[Any], case: Case, bits: tuple[int, int]) -> float:
     if isinstance(spec, Unary) and bits[0] == 16:
         # half a step, and what chords over 1/512 of the input's grid are off the function
         x = np.linspace(*chord_range(case), 512 * 64 + 1)
-        y = spec.function(case.attrs, x)
-        chord = np.interp(x, x[::64], y[::64])
-        return float(0.52 + 4.0 * np.abs(chord - y).max() / (np.ptp(y) / (1 << bits[1])))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            y = spec.function(case.attrs, x)
+            error = np.abs(np.interp(x, x[::64], y[::64]) - y)
+        # of what is drawn, and where the function has a value
+        met = (x >= case.low) & (x <= case.high) & np.isfinite(error)
+        off, span = error[met].max(), np.ptp(y[met])
+        return float(0.52 + 4.0 * off / (span / (1 << bits[1])))
     if spec.weights:
         return 2.0 * bound  # float32 of the reference too
     if "Normalization" in spec.name:

@@ -15,7 +15,8 @@ from tests.service.live import Live, serving
 OpenPage = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+# its event loop runs in the tests' own thread, where later tests begin others
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """The system's Chromium, without a window."""
     names = ("chromium", "chromium-browser", "google-chrome")

@@ -18,7 +18,7 @@ from sqlalchemy import update
 from service.db.tables import UploadRow
 from service.domain import Role
 from service.settings import Settings
-from service.storage import LocalStore
+from service.storage import HeldStore, LocalStore
 
 from .live import Live, npy, problem, serving, tar, tiny_onnx
 
@@ -79,7 +79,9 @@ def show(live: Live, upload: dict[str, Any]) -> dict[str, Any]:
 
 def leftovers(live: Live) -> list[str]:
     """Name what unfinished uploads keep in the store."""
-    store = live.context.store
+    held = live.context.store
+    assert isinstance(held, HeldStore)
+    store = held.inner
     if isinstance(store, LocalStore):
         folder = live.context.settings.uploads_dir
         return sorted(p.name for p in folder.iterdir()) if folder.exists() else []

@@ -18,6 +18,7 @@ from service.domain import DEFAULT_PROJECT, ArtifactKind, Claim, State
 from service.storage import LocalStore, StorageError
 from service.storage.port import storage_full
 from worker.build import Builder, scratch_root
+from worker.metrics import Observed, WorkerMetrics
 from worker.reporter import Reporter
 
 from .house import House, Make
@@ -246,7 +247,7 @@ def test_a_database_that_stays_away_ends_the_compiler(
     settings = h.settings.model_copy(update={"lease_seconds": 0.3, "outage_seconds": 0.3})
     builder = replace(h.builder, settings=settings)
 
-    def away(*_: Any) -> Any:
+    def away(*_: Any, **__: Any) -> Any:
         raise database_error()
 
     view = h.submit()
@@ -269,7 +270,7 @@ def test_a_log_on_a_full_disk_costs_only_the_file(house: Make) -> None:
     view = h.submit()
     claim = h.builds.claim(view.job.build_id, "test:1")
     assert claim is not None
-    reporter = Reporter(h.builds, claim, Path("/dev/full"), 1 << 20)
+    reporter = Reporter(h.builds, claim, Path("/dev/full"), 1 << 20, Observed(WorkerMetrics()))
     reporter.log("one")
     reporter.log("two")
     reporter.flush()
