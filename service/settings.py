@@ -559,7 +559,7 @@ def _main() -> int:
         return 0
     settings = Settings()
     for name in Settings.model_fields:
-        text = re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", str(getattr(settings, name)))
+        text = _URL_PASSWORD.sub(r"\1:***@", str(getattr(settings, name)))
         sys.stdout.write(f"QB_{name.upper()}={text}\n")
     return 0
 

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,15 +99,10 @@ def _keep_graph(path: Path, graph: PartitionedGraph, meta: MbltMeta) -> None:
     """Keep a graph; a folder that cannot be written keeps nothing."""
     from .package import write_mblt
 
-    part = path.with_name(f".{secrets.token_hex(8)}.mblt")
     with contextlib.suppress(QbCompilerError, OSError):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_mblt(part, graph, meta)
-            part.replace(path)
-            _clear_old_graphs(path.parent)
-        finally:
-            part.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_mblt(path, graph, meta)
+        _clear_old_graphs(path.parent)
 
 
 def _clear_old_graphs(folder: Path) -> None:

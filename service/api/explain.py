@@ -11,38 +11,11 @@ from markdown_it import MarkdownIt
 from qbcompiler.errors import error_page, explained_codes
 
 from ..domain import ServiceError
-from .page import page_headers
+from .page import framed, page_headers
 
 __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
-
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title} - qb compile server</title>
-<link rel="stylesheet" href="/web/style.css">
-<link rel="icon" href="data:,">
-</head>
-<body>
-<header>
-  <a class="brand" href="/">qb compile server</a>
-  <nav aria-label="Pages">
-    <a href="/">Jobs</a>
-    <a href="/#new">New job</a>
-    <a href="/#keys">Keys</a>
-    <a href="/docs">API</a>
-    <a href="/errors">Errors</a>
-  </nav>
-</header>
-<main>
-{body}</main>
-</body>
-</html>
-"""
 
 
 @router.get("/errors")
@@ -67,7 +40,7 @@ def _answer(request: Request, title: str, text: str) -> Response:
     headers = {**page_headers(), "Vary": "Accept"}
     if "text/html" not in request.headers.get("accept", ""):
         return Response(text, media_type="text/markdown; charset=utf-8", headers=headers)
-    page = _PAGE.format(title=html.escape(title), body=_html(text))
+    page = framed(html.escape(title), _html(text))
     return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
 

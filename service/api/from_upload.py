@@ -16,7 +16,15 @@ from .body import parse_json
 from .context import Context
 from .problems import body_types
 
-__all__ = ["HeldFile", "held_file", "held_upload", "is_json", "json_content", "read_json"]
+__all__ = [
+    "HeldFile",
+    "held_file",
+    "held_upload",
+    "is_json",
+    "json_content",
+    "no_upload",
+    "read_json",
+]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -69,6 +77,17 @@ def json_content(model: type[BaseModel]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
+def no_upload(upload_id: str, pointer: str | None = None) -> ServiceError:
+    """Return the error for an upload that is not there; ``pointer`` is where a body names it."""
+    detail = f"there is no upload {upload_id!r}, or its time is over"
+    return ServiceError(
+        "NOT_FOUND",
+        detail,
+        hint="announce the file again: POST /v1/uploads",
+        errors=[] if pointer is None else [FieldError(pointer, detail)],
+    )
+
+
 def held_upload(context: Context, project: str, upload_id: str, pointer: str) -> Upload:
     """Return a completed upload of the project whose bytes are there.
 
@@ -77,13 +96,7 @@ def held_upload(context: Context, project: str, upload_id: str, pointer: str) ->
     """
     upload = context.uploads.get(project, upload_id)
     if upload is None:
-        detail = f"there is no upload {upload_id!r}, or its time is over"
-        raise ServiceError(
-            "NOT_FOUND",
-            detail,
-            hint="announce the file again: POST /v1/uploads",
-            errors=[FieldError(pointer, detail)],
-        )
+        raise no_upload(upload_id, pointer)
     if upload.state is not UploadState.COMPLETE:
         detail = f"upload {upload_id} is {upload.state.value}, not complete"
         raise ServiceError(

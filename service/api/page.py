@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from ..domain import ServiceError
 
-__all__ = ["page_headers", "router"]
+__all__ = ["framed", "page_headers", "router"]
 
 router = APIRouter(include_in_schema=False)
 
@@ -71,6 +71,13 @@ def _file(name: str, request: Request) -> Response:
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(data, media_type=_TYPES[f".{name.rpartition('.')[2]}"], headers=headers)
+
+
+def framed(title: str, body: str) -> str:
+    """Return a page without scripts: head and header of the API's own, around HTML that is safe."""
+    head = _files()["docs.html"][0].decode().partition("<main>\n")[0]
+    head = head.replace("<title>API - ", f"<title>{title} - ", 1)
+    return f"{head}<main>\n{body}</main>\n</body>\n</html>\n"
 
 
 def page_headers() -> dict[str, str]:

@@ -15,6 +15,7 @@ from ..storage import Heartbeat, StorageError
 from .body import StrictRoute, check_length
 from .context import Builder, Context, Ctx, Reader
 from .fields import Cursor, Limit
+from .from_upload import no_upload
 from .problems import problems
 from .quotas import ROOM
 from .schemas import PageOut
@@ -210,7 +211,7 @@ def complete_upload(context: Ctx, principal: Builder, upload_id: UploadId) -> Up
     """
     taken = context.uploads.begin_finish(principal.project, upload_id)
     if taken is None:
-        raise _none(upload_id)
+        raise no_upload(upload_id)
     upload, finisher = taken
     if upload.state is UploadState.FAILED:
         raise _mismatch(upload, None)
@@ -248,7 +249,7 @@ def delete_upload(context: Ctx, principal: Builder, upload_id: UploadId) -> None
     """Forget an upload and the parts that are held. What was made of it stays."""
     upload = context.uploads.give_up(principal.project, upload_id)
     if upload is None:
-        raise _none(upload_id)
+        raise no_upload(upload_id)
     context.staging.discard(upload)
     context.uploads.forget(upload.id)
 
@@ -286,7 +287,7 @@ def _join(context: Context, upload: Upload, finisher: str) -> str:
 def _find(context: Context, project: str, upload_id: str) -> Upload:
     upload = context.uploads.get(project, upload_id)
     if upload is None:
-        raise _none(upload_id)
+        raise no_upload(upload_id)
     return upload
 
 
@@ -304,14 +305,6 @@ def _check_number(upload: Upload, number: int) -> None:
             f"there is no part {number}; the upload has {upload.part_count}",
             hint="parts are counted from 1; each but the last has part_size bytes",
         )
-
-
-def _none(upload_id: str) -> ServiceError:
-    return ServiceError(
-        "NOT_FOUND",
-        f"there is no upload {upload_id!r}, or its time is over",
-        hint="announce the file again: POST /v1/uploads",
-    )
 
 
 def _closed(upload: Upload) -> ServiceError:

@@ -203,27 +203,12 @@ class UploadStore:
         """
         with self._db.write() as session:
             now = self._db.now(session)
-            row = session.execute(
-                select(UploadRow)
-                .where(
-                    UploadRow.id == upload_id,
-                    UploadRow.project == project,
-                    UploadRow.expires_at > now,
-                )
-                .with_for_update()
-            ).scalar_one_or_none()
+            row = _locked(session, project, upload_id, now)
             if row is None:
                 return None
             if row.state != UploadState.OPEN.value:
                 return _upload(session, row), ""
-            if row.finishing_until is not None and row.finishing_until > now:
-                raise ServiceError(
-                    "CONFLICT",
-                    f"upload {upload_id} is being checked",
-                    hint="ask again; the answer is then the result",
-                    retryable=True,
-                    retry_after_s=1,
-                )
+            _refuse_while_checked(row, now, hint="ask again; the answer is then the result")
             row.finisher = secrets.token_hex(16)
             row.finishing_until = now + timedelta(seconds=_FINISH_SECONDS)
             session.flush()
@@ -268,25 +253,10 @@ class UploadStore:
         """
         with self._db.write() as session:
             now = self._db.now(session)
-            row = session.execute(
-                select(UploadRow)
-                .where(
-                    UploadRow.id == upload_id,
-                    UploadRow.project == project,
-                    UploadRow.expires_at > now,
-                )
-                .with_for_update()
-            ).scalar_one_or_none()
+            row = _locked(session, project, upload_id, now)
             if row is None:
                 return None
-            if row.finishing_until is not None and row.finishing_until > now:
-                raise ServiceError(
-                    "CONFLICT",
-                    f"upload {upload_id} is being checked",
-                    hint="ask again in a moment",
-                    retryable=True,
-                    retry_after_s=1,
-                )
+            _refuse_while_checked(row, now, hint="ask again in a moment")
             row.expires_at = now
             session.flush()
             audit(session, now, project, Action.UPLOAD_DELETE, upload_id)
@@ -387,6 +357,30 @@ def _upload(session: Session, row: UploadRow) -> Upload:
         .order_by(UploadPartRow.number)
     ).all()
     return _entity(row, {n: size for n, size, _ in parts}, {n: mark for n, _, mark in parts})
+
+
+def _locked(session: Session, project: str, upload_id: str, now: datetime) -> UploadRow | None:
+    """Return an upload that has not expired, held until the transaction ends."""
+    return session.execute(
+        select(UploadRow)
+        .where(
+            UploadRow.id == upload_id,
+            UploadRow.project == project,
+            UploadRow.expires_at > now,
+        )
+        .with_for_update()
+    ).scalar_one_or_none()
+
+
+def _refuse_while_checked(row: UploadRow, now: datetime, hint: str) -> None:
+    if row.finishing_until is not None and row.finishing_until > now:
+        raise ServiceError(
+            "CONFLICT",
+            f"upload {row.id} is being checked",
+            hint=hint,
+            retryable=True,
+            retry_after_s=1,
+        )
 
 
 def _entity(

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,10 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import psutil
 
 STAND_IN = Path(__file__).resolve().parents[1] / "worker" / "stand_in.py"
 TERMINAL = ("succeeded", "failed", "cancelled", "timed_out")
+
+
+def write_project(folder: Path, model: Path, images: Any) -> None:
+    """Make a folder with ``model.onnx`` and ``calibration/NNN.npy``, of images [N, C, H, W]."""
+    (folder / "calibration").mkdir(parents=True)
+    shutil.copy(model, folder / "model.onnx")
+    for i, image in enumerate(images):
+        np.save(folder / "calibration" / f"{i:03}.npy", image.transpose(1, 2, 0))
 
 
 def stand_in_engine(behaviour: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from qbcompiler import CompileConfig
@@ -30,7 +29,7 @@ from tests.support.documents import (
 )
 from worker.cli import _parser as server_parser
 
-from .server import Server, serving
+from .server import Server, serving, write_project
 
 ADDRESSES = ("http://127.0.0.1:8000", "http://compile.example.org:8000")
 SHELL = ("sh", "console")
@@ -52,10 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def folder(tmp_path: Path, digits_cnn: Path, digits) -> Path:
     """A folder as the documents suppose it: ``model.onnx`` and ``calibration/NNN.npy``."""
     folder = tmp_path / "work"
-    (folder / "calibration").mkdir(parents=True)
-    shutil.copy(digits_cnn, folder / "model.onnx")
-    for i, image in enumerate(digits.train_images[:16]):
-        np.save(folder / "calibration" / f"{i:03}.npy", image.transpose(1, 2, 0))
+    write_project(folder, digits_cnn, digits.train_images[:16])
     for shared in ("models", "tests", "examples"):
         (folder / shared).symlink_to(ROOT / shared)
     return folder

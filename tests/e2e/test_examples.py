@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from .server import Server, serving
+from .server import Server, serving, write_project
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -31,10 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def folder(tmp_path: Path, digits_cnn: Path, digits) -> Path:
     """A project: ``model.onnx`` and ``calibration/NNN.npy``."""
     folder = tmp_path / "project"
-    (folder / "calibration").mkdir(parents=True)
-    shutil.copy(digits_cnn, folder / "model.onnx")
-    for i, image in enumerate(digits.train_images[:8]):
-        np.save(folder / "calibration" / f"{i:03}.npy", image.transpose(1, 2, 0))
+    write_project(folder, digits_cnn, digits.train_images[:8])
     return folder
 
 

@@ -15,6 +15,7 @@ from ..ir import Box
 from ..ir.boxes import is_empty, union
 from .layers import Layer, Model
 from .machine import Machine
+from .memory import aligned
 from .tiles import Job, Link, Slot, Tiling, row_axes, weight_bytes
 
 __all__ = ["may_follow", "tile_chain"]
@@ -119,7 +120,7 @@ def _rate(
 ) -> Tiling | None:
     def size_of(name: str, box: Box) -> int:
         size = model.layouts[name].size(box, machine.channel_alignment)
-        return -(-size // machine.alignment) * machine.alignment
+        return aligned(size, machine.alignment)
 
     slots: dict[str, Slot] = {}
     moved = 0

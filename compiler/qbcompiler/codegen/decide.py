@@ -12,7 +12,7 @@ from ..ir.program import Place
 from .chains import may_follow, tile_chain
 from .layers import Layer, Model
 from .machine import Machine
-from .memory import Buffer, Gaps, MemoryPlan, live_bound, place
+from .memory import Buffer, Gaps, MemoryPlan, aligned, live_bound, place
 from .tiles import Tiling, split_axis, tile_layer
 
 __all__ = ["Decisions", "Step", "decide"]
@@ -280,7 +280,7 @@ def _banned(model: Model, cores: int) -> set[str]:
 
 def _size(model: Model, machine: Machine, name: str, box: Box) -> int:
     size = model.layouts[name].size(box, machine.channel_alignment)
-    return -(-size // machine.alignment) * machine.alignment
+    return aligned(size, machine.alignment)
 
 
 def _keep(

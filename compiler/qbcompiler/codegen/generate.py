@@ -176,6 +176,10 @@ class _Writer:
     def __init__(self, core: int, model: Model, machine: Machine, decisions: Decisions) -> None:
         self.core, self.model, self.machine, self.d = core, model, machine, decisions
         self._ahead: dict[int, dict[str, _Ring]] = {}
+        self._due: dict[int, list[int]] = {}  # later steps whose constants a step fetches
+        for later, step in enumerate(decisions.steps):
+            if step.ahead:
+                self._due.setdefault(later - step.ahead, []).append(later)
 
     def step(self, index: int) -> list[Instruction]:
         """Return the instructions of a step."""
@@ -187,9 +191,8 @@ class _Writer:
         jobs = tiling.jobs if tiling is not None else []
         if tiling is not None:
             self._fill(out, step, tiling, jobs[0], rings)
-        for later in range(index + 1, len(self.d.steps)):
-            if self.d.steps[later].ahead == later - index:
-                self._look_ahead(out, later)
+        for later in self._due.get(index, ()):
+            self._look_ahead(out, later)
         for k, job in enumerate(jobs):
             assert tiling is not None
             if job.links:

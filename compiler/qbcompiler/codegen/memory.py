@@ -14,12 +14,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-__all__ = ["Buffer", "Gaps", "MemoryPlan", "live_bound", "place"]
+__all__ = ["Buffer", "Gaps", "MemoryPlan", "aligned", "live_bound", "place"]
 
 _SEARCH_STEPS = 400
 _SEARCH_WORK = 8_000_000
 _SEARCH_BUFFERS = 600
 """Above this many buffers the search would cost more than it saves."""
+
+
+def aligned(size: int, alignment: int) -> int:
+    """Return a size rounded up to a multiple of the alignment."""
+    return -(-size // alignment) * alignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def place(buffers: Iterable[Buffer], *, alignment: int = 1, enough: int = 0) -> 
     Raises:
         ValueError: two buffers of one name, an empty buffer, or a life that ends before it starts.
     """
-    wanted = [Buffer(b.name, -(-b.size // alignment) * alignment, b.first, b.last) for b in buffers]
+    wanted = [replace(b, size=aligned(b.size, alignment)) for b in buffers]
     if len({b.name for b in wanted}) != len(wanted):
         raise ValueError("two buffers have one name")
     for b in wanted:
@@ -96,8 +101,7 @@ def place(buffers: Iterable[Buffer], *, alignment: int = 1, enough: int = 0) -> 
 
 def live_bound(buffers: Iterable[Buffer], alignment: int = 1) -> int:
     """Return the largest sum of (aligned) sizes alive at one step."""
-    aligned = [replace(b, size=-(-b.size // alignment) * alignment) for b in buffers]
-    return _bound(aligned)
+    return _bound([replace(b, size=aligned(b.size, alignment)) for b in buffers])
 
 
 def _bound(buffers: Sequence[Buffer]) -> int:
@@ -167,12 +171,15 @@ class Gaps:
 
     def __init__(self, size: int, alignment: int = 1) -> None:
         self._size, self._alignment = size, alignment
-        self._rows: list[tuple[int, int, int, int]] = []  # offset, end, first, last
+        self._rows = np.empty((64, 4), dtype=np.int64)  # offset, end, first, last
+        self._count = 0
 
     def add(self, offset: int, size: int, first: int, last: int) -> None:
         """Take a place."""
-        end = offset + -(-size // self._alignment) * self._alignment
-        self._rows.append((offset, end, first, last))
+        if self._count == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+        self._rows[self._count] = offset, offset + aligned(size, self._alignment), first, last
+        self._count += 1
 
     def take(self, size: int, earliest: int, last: int) -> tuple[int, int] | None:
         """Take a place until ``last``, from ``earliest`` on or as soon after as there is one.
@@ -181,8 +188,8 @@ class Gaps:
             Offset and first step: the lowest offset of those with the earliest first step; None
             where there is no room at ``last`` itself.
         """
-        size = -(-size // self._alignment) * self._alignment
-        rows = np.asarray(self._rows, dtype=np.int64).reshape(-1, 4)
+        size = aligned(size, self._alignment)
+        rows = self._rows[: self._count]
         rows = rows[(rows[:, 2] <= last) & (rows[:, 3] >= earliest)]
         offsets = np.unique(np.concatenate([[0], rows[:, 1], rows[:, 0] - size]))
         offsets = offsets[(offsets >= 0) & (offsets + size <= self._size)]
@@ -193,6 +200,6 @@ class Gaps:
         best = int(np.argmin(firsts))
         if firsts[best] > last:
             return None
-        found = int(offsets[best]), int(firsts[best])
-        self._rows.append((found[0], found[0] + size, found[1], last))
-        return found
+        offset, first = int(offsets[best]), int(firsts[best])
+        self.add(offset, size, first, last)
+        return offset, first

@@ -12,6 +12,7 @@ from ..ir.boxes import box_size, contains, is_empty, union
 from ..ir.program import Part
 from .layers import Layer, Model
 from .machine import Machine
+from .memory import aligned
 
 __all__ = [
     "Job",
@@ -307,7 +308,7 @@ class _Search:
 
     def _bytes(self, name: str, box: Box) -> int:
         size = self.model.layouts[name].size(box, self.machine.channel_alignment)
-        return -(-size // self.machine.alignment) * self.machine.alignment
+        return aligned(size, self.machine.alignment)
 
     def _weights(self, part: Part | None) -> int:
         return weight_bytes(self.layer, part, self.machine.alignment)
@@ -348,7 +349,7 @@ class _Search:
             )
         if any(not j.last for j in jobs):
             most = max(box_size(j.box) for j in jobs) * layer.sum_bytes
-            slots["sums"] = Slot(-(-most // self.machine.alignment) * self.machine.alignment, 1)
+            slots["sums"] = Slot(aligned(most, self.machine.alignment), 1)
         found = Tiling(list(jobs), slots)
         if found.size > self.budget:
             return None
@@ -367,7 +368,7 @@ def weight_bytes(layer: Layer, part: Part | None, alignment: int) -> int:
         share = (part[1] - part[0]) / layer.shape[axis]
         share *= (part[3] - part[2]) / max(1, layer.work.reduce)
         size = math.ceil(size * share)
-    return -(-size // alignment) * alignment
+    return aligned(size, alignment)
 
 
 def inside(part: Box | None, box: Box) -> bool:

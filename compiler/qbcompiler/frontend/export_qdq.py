@@ -15,7 +15,7 @@ normalization. They give real numbers on the output's grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -279,7 +279,7 @@ class _Writer:
         """Write a normalization: what it has before its affine map, and the map."""
         out = self._body.values[layer.outputs[0]]
         source = self._body.values[form.input].quant
-        assert source is not None and out.quant is not None
+        assert source is not None
         emitter, wide = self._emitter, np.float64
         numbers = [
             source.scale,
@@ -294,37 +294,43 @@ class _Writer:
         normal = emitter.temp(f"{layer.name}_normal")
         args = [self._reads[form.input], names[0], groups, *names[1:]]
         emitter.emit("Normalize", args, [normal], domain=DOMAIN)
-        affine: list[Array] = [
-            np.asarray(1.0),
-            form.multiplier.astype(wide),
-            form.constant.astype(wide),
-            np.asarray(2.0**-form.shift),
-            np.asarray(out.quant.scale, dtype=np.float32),
-        ]
-        made = self._new(f"{layer.name}_affine", out.type.shape)
-        args = [normal, *(emitter.const(x, "affine") for x in affine)]
-        emitter.emit(affine_name(1), args, [made], domain=DOMAIN)
+        terms = [(normal, 1.0, form.multiplier)]
+        made = self._affine_map(layer, terms, form.constant, form.shift, out.type.shape)
         self._quantize(made, out)
 
     def _affine(self, form: Affine, layer: IntLayer, shape: tuple[int, ...]) -> str:
         """Write an affine map; return the name of its result, real numbers on a grid."""
-        out = self._body.values[layer.outputs[0]].quant
-        assert out is not None
-        args: list[str] = []
+        terms = []
         for name, multiplier in zip(form.inputs, form.multipliers, strict=True):
             source = self._body.values[name].quant
             assert source is not None
-            scale = self._emitter.const(np.asarray(source.scale, dtype=np.float64), "scale")
+            terms.append((self._reads[name], source.scale, multiplier))
+        return self._affine_map(layer, terms, form.constant, form.shift, shape)
+
+    def _affine_map(
+        self,
+        layer: IntLayer,
+        terms: Sequence[tuple[str, float, Array]],
+        constant: Array,
+        shift: int,
+        shape: tuple[int, ...],
+    ) -> str:
+        """Write the map of terms, each a name with its unit and its multipliers."""
+        out = self._body.values[layer.outputs[0]].quant
+        assert out is not None
+        args: list[str] = []
+        for name, unit, multiplier in terms:
+            scale = self._emitter.const(np.asarray(unit, dtype=np.float64), "scale")
             factor = self._emitter.const(np.asarray(multiplier, dtype=np.float64), "multiplier")
-            args += [self._reads[name], scale, factor]
+            args += [name, scale, factor]
         for number in (
-            np.asarray(form.constant, dtype=np.float64),
-            np.asarray(2.0**-form.shift),
+            np.asarray(constant, dtype=np.float64),
+            np.asarray(2.0**-shift),
             np.asarray(out.scale, dtype=np.float32),
         ):
             args.append(self._emitter.const(number, "affine"))
         made = self._new(f"{layer.name}_affine", shape)
-        self._emitter.emit(affine_name(len(form.inputs)), args, [made], domain=DOMAIN)
+        self._emitter.emit(affine_name(len(terms)), args, [made], domain=DOMAIN)
         return made
 
     def _unsigned(self, name: str) -> str:

@@ -56,6 +56,10 @@ class Node:
     attrs: Attrs
     source: tuple[str, ...] = ()
 
+    def copy(self) -> Node:
+        """Return a node whose inputs and outputs can change by themselves."""
+        return replace(self, inputs=list(self.inputs), outputs=list(self.outputs))
+
 
 @dataclass(eq=False)
 class Graph:
@@ -280,16 +284,7 @@ class Graph:
         twin = Graph(self.name, list(self.inputs), list(self.outputs))
         twin.values = {n: Value(n, v.type, v.data) for n, v in self.values.items()}
         for node in self._nodes.values():
-            twin.add_node(
-                Node(
-                    node.name,
-                    node.op,
-                    list(node.inputs),
-                    list(node.outputs),
-                    node.attrs,
-                    node.source,
-                )
-            )
+            twin.add_node(node.copy())
         return twin
 
     def sort(self, wanted: Mapping[str, int] | None = None) -> None:
@@ -367,15 +362,6 @@ class Graph:
                 else:
                     sub.add_input(ref, value.type)
         for node in chosen:
-            sub.add_node(
-                Node(
-                    node.name,
-                    node.op,
-                    list(node.inputs),
-                    list(node.outputs),
-                    node.attrs,
-                    node.source,
-                )
-            )
+            sub.add_node(node.copy())
         sub.outputs = list(outputs)
         return sub

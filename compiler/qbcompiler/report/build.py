@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import OutputWriteError
 from ..ir import IntGraph
 from ..package import CalibrationRecord
 from ..package.json_io import dump_json
+from ..paths import write_bytes
 from ..quantization.summary import layer_summaries
 from ..quantization.validate import Accuracy
 from .advice import advice
 from .bits import bits_of_layers
 from .html import report_html
 
-__all__ = ["REPORT_VERSION", "build_report", "warnings_of", "write_bytes", "write_report"]
+__all__ = ["REPORT_VERSION", "build_report", "warnings_of", "write_report"]
 
 REPORT_VERSION = 1
 """Version of the report's form; raised when a key changes its meaning."""
@@ -163,30 +161,5 @@ def write_report(path: str | os.PathLike[str], report: Mapping[str, Any]) -> Pat
         OutputWriteError: it cannot be written.
     """
     html = Path(path).suffix.lower() in (".html", ".htm")
-    return write_bytes(path, report_html(report).encode() if html else dump_json(report))
-
-
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write a file, which appears under its name only when it is complete.
-
-    Raises:
-        OutputWriteError: it cannot be written.
-    """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except OSError as exc:
-        raise OutputWriteError(
-            f"cannot write {target}: {exc.strerror or exc}",
-            details={"path": str(target), "errno": exc.errno},
-            hint="choose an existing, writable folder with enough free space",
-        ) from exc
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    return target
+    write_bytes(path, report_html(report).encode() if html else dump_json(report))
+    return Path(path)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..codegen import Compiled
 from ..package.json_io import dump_json
-from .build import write_bytes
+from ..paths import write_bytes
 
 __all__ = ["trace_events", "write_trace"]
 
@@ -80,4 +80,5 @@ def write_trace(path: str | os.PathLike[str], compiled: Compiled) -> Path:
     Raises:
         OutputWriteError: it cannot be written.
     """
-    return write_bytes(path, dump_json(trace_events(compiled)))
+    write_bytes(path, dump_json(trace_events(compiled)))
+    return Path(path)
